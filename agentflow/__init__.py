@@ -1,0 +1,1 @@
+"""agentflow: LLM agents as observable chains of typed events."""

@@ -1,0 +1,206 @@
+"""The error tree: every exception that agentflow raises on purpose.
+
+It does not translate foreign exceptions; the module that talks to a foreign library does that at its seam.
+
+AgentflowError                  kind
+├── ConfigError                 config
+├── ModelError                  model
+│   ├── ModelConnectionError    connection
+│   ├── ModelTimeoutError       timeout
+│   ├── ModelRateLimitError     rate_limit
+│   ├── ModelStatusError        status
+│   ├── ModelProtocolError      protocol
+│   └── ModelTruncatedError     truncated
+├── ToolError                   tool
+│   ├── ToolNotFoundError       not_found
+│   ├── ToolArgumentsError      arguments
+│   ├── ToolFailedError         failed
+│   └── ToolTimeoutError        timeout
+├── StoreError                  store
+│   └── RunNotFoundError        run_not_found
+├── SessionBusyError            busy
+├── NotPendingError             not_pending
+├── InvalidTransition           transition
+├── LimitError                  limit
+├── TransformError              transform
+├── RunFailed                   (the kind of the run's `failed` event)
+└── RunCancelled                cancelled
+
+A leaf's kind is unique within its branch and never changes: it is what `failed.error.kind` and
+`tool_error.error.kind` carry, so dashboards and clients may rely on it.
+"""
+
+
+class AgentflowError(Exception):
+    """Root of the tree. `kind` is stable; `retryable` says whether the same call may succeed later."""
+
+    kind: str = "error"
+    retryable: bool = False
+
+
+class ConfigError(AgentflowError):
+    """A setting, model string, key or tool declaration is wrong; nothing was started."""
+
+    kind = "config"
+
+
+class ModelError(AgentflowError):
+    """A model call failed. `provider` and the HTTP `status` are set where they are known."""
+
+    kind = "model"
+
+    def __init__(self, message: str, *, provider: str | None = None, status: int | None = None) -> None:
+        super().__init__(message)
+        self.provider = provider
+        self.status = status
+
+
+class ModelConnectionError(ModelError):
+    """The provider could not be reached, or the connection broke."""
+
+    kind = "connection"
+    retryable = True
+
+
+class ModelTimeoutError(ModelError):
+    """A limit (connect, first byte, gap between bytes, total) passed."""
+
+    kind = "timeout"
+    retryable = True
+
+
+class ModelRateLimitError(ModelError):
+    """The provider answered 429. `retry_after` is its header in seconds, None if absent or unreadable."""
+
+    kind = "rate_limit"
+    retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str | None = None,
+        status: int | None = 429,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, provider=provider, status=status)
+        self.retry_after = retry_after
+
+
+class ModelStatusError(ModelError):
+    """The provider answered with an error status, or with an error object in a stream."""
+
+    kind = "status"
+
+    def __init__(self, message: str, *, provider: str | None = None, status: int | None = None) -> None:
+        super().__init__(message, provider=provider, status=status)
+        self.retryable = status is not None and status >= 500
+
+
+class ModelProtocolError(ModelError):
+    """The reply is not what the protocol allows: bytes that do not decode, a body of the wrong type."""
+
+    kind = "protocol"
+
+
+class ModelTruncatedError(ModelError):
+    """The stream ended without a finish reason and without its end mark: the answer is incomplete."""
+
+    kind = "truncated"
+    retryable = True
+
+
+class ToolError(AgentflowError):
+    """A tool call did not give a result. It becomes a `tool_error` event, never the end of a run."""
+
+    kind = "tool"
+
+
+class ToolNotFoundError(ToolError):
+    """The model asked for a tool that does not exist."""
+
+    kind = "not_found"
+
+
+class ToolArgumentsError(ToolError):
+    """The arguments do not fit the tool's schema; the body was not run."""
+
+    kind = "arguments"
+
+
+class ToolFailedError(ToolError):
+    """The tool's body raised, or gave something that cannot be a result."""
+
+    kind = "failed"
+
+
+class ToolTimeoutError(ToolError):
+    """The tool did not end within its time, waiting for a thread included."""
+
+    kind = "timeout"
+
+
+class StoreError(AgentflowError):
+    """The event log or session store failed; the run stays open until it is recovered."""
+
+    kind = "store"
+    retryable = True
+
+
+class RunNotFoundError(StoreError):
+    """No run with this id is known here."""
+
+    kind = "run_not_found"
+    retryable = False
+
+
+class SessionBusyError(AgentflowError):
+    """Another run holds this session and its waiting line is full."""
+
+    kind = "busy"
+    retryable = True
+
+
+class NotPendingError(AgentflowError):
+    """An answer, approval, rejection or amendment names nothing that is waiting for one."""
+
+    kind = "not_pending"
+
+
+class InvalidTransition(AgentflowError):  # noqa: N818  the contract's name
+    """An event is not allowed in this state; the event is dropped and the state stays as it is."""
+
+    kind = "transition"
+
+
+class LimitError(AgentflowError):
+    """A configured limit was passed."""
+
+    kind = "limit"
+
+
+class TransformError(AgentflowError):
+    """A user's transform raised or changed something it may not; the run fails rather than leak."""
+
+    kind = "transform"
+
+
+class RunFailed(AgentflowError):  # noqa: N818  reads as the event it stands for
+    """`chat()` or `reply()` of a run that ended `failed`. `kind` is the event's error kind."""
+
+    def __init__(self, message: str, *, kind: str, run_id: str, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.run_id = run_id
+        self.retryable = retryable
+
+
+class RunCancelled(AgentflowError):  # noqa: N818  reads as the event it stands for
+    """`chat()` or `reply()` of a run that ended `cancelled`. `reason` is the event's reason."""
+
+    kind = "cancelled"
+
+    def __init__(self, message: str, *, reason: str, run_id: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.run_id = run_id
