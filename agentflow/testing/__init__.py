@@ -1,0 +1,1 @@
+"""What agentflow's own tests use, for the tests of those who build on it."""
