@@ -1,0 +1,38 @@
+"""What holds for every test: the loop it runs in, and that an async test leaves nothing behind."""
+
+import asyncio
+import gc
+import inspect
+
+import pytest
+
+from agentflow.testing.clock import VirtualTimeLoop
+from agentflow.testing.leaks import LeakCheck
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "virtual_time: run this async test in agentflow.testing's virtual time")
+    config.addinivalue_line("markers", "abandons_threads: this test leaves threads behind on purpose")
+
+
+def pytest_collection_finish(session):
+    # What is there now stays: later collections, one per async test, need not look at it.
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_asyncio_loop_factories(config, item):
+    virtual = item.get_closest_marker("virtual_time") is not None
+    return {"virtual": VirtualTimeLoop} if virtual else {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture
+async def leak_check(request):
+    async with LeakCheck(threads=request.node.get_closest_marker("abandons_threads") is None):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request):
+    if inspect.iscoroutinefunction(request.function):
+        request.getfixturevalue("leak_check")
