@@ -1,0 +1,123 @@
+"""What a provider says when it fails: error bodies and error objects become one of our errors.
+
+It does not decide whether a call is repeated; and it never shows a secret: what looks like a key is masked.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from agentflow.errors import ModelError, ModelRateLimitError, ModelStatusError
+
+MAX_MESSAGE = 500  # characters of the provider's own words that an error carries
+
+_SECRET = re.compile(
+    r"(?i)\bbearer\s+[^\s\"',;]+"
+    r"|\b(?:sk|pk|rk|gsk|xai|nvapi|pplx|hf|key)[-_][\w*.\-]{6,}"
+    r"|\bAIza[\w\-]{10,}"
+)
+_TITLE = re.compile(r"(?is)<title[^>]{0,200}>([^<]{0,200})")
+_KEYS_OF_TEXT = ("message", "detail", "error", "msg", "title")
+
+
+def mask(text: str, secret: str = "") -> str:
+    """`text` without `secret` and without anything that has the form of a key."""
+    if secret:
+        text = text.replace(secret, "***")
+    return _SECRET.sub("***", text)
+
+
+def error_from_body(
+    status: int,
+    content_type: str,
+    body: bytes,
+    *,
+    provider: str,
+    headers: Mapping[str, str],
+    secret: str = "",
+) -> ModelError:
+    """The error for a reply with an error status. `secret` is the key in use, which some providers repeat."""
+    text = body.decode("utf-8", "replace").strip()
+    words = _words_of_body(text, content_type)
+    message = f"{provider!r} answered {status}" + (f": {_short(words, secret)}" if words else " and said no more")
+    if status == 429:
+        return ModelRateLimitError(message, provider=provider, retry_after=retry_after(headers))
+    return ModelStatusError(message, provider=provider, status=status)
+
+
+def error_from_object(error: Any, *, provider: str, secret: str = "") -> ModelError:
+    """The error for an error object (or string) that came with status 200, in a stream or alone."""
+    status = _status(error)
+    words = _words(error) or "no reason given"
+    message = f"{provider!r} failed while it answered: {_short(words, secret)}"
+    if status == 429:
+        return ModelRateLimitError(message, provider=provider)
+    return ModelStatusError(message, provider=provider, status=status)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds that `Retry-After` asks for; None if it is absent or neither a number nor a date.
+
+    A date is taken relative to the reply's own `Date`, so that no clock, and no wrong clock, has a part in it.
+    """
+    value = headers.get("Retry-After", "").strip()
+    try:
+        if value.replace(".", "", 1).isdecimal():
+            return float(value)
+        wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("Date", ""))
+    except (ValueError, TypeError):  # TypeError: one of the two dates has no time zone
+        return None
+    return max(0.0, wait.total_seconds())
+
+
+def _words_of_body(text: str, content_type: str) -> str:
+    if "html" in content_type.lower() or text[:1] == "<":
+        title = _TITLE.search(text)
+        return f"an HTML page ({title[1].strip()!r})" if title else "an HTML page"
+    return _words(_loads(text)) or text
+
+
+def _words(error: Any, levels: int = 5) -> str:
+    """The provider's own words, from any of the shapes in use; "" if there are none within so many levels."""
+    if isinstance(error, str):
+        nested = _words(_loads(error), levels - 1) if error[:1] in ("{", "[") and levels else ""
+        return nested or error
+    if not levels:
+        return ""
+    if isinstance(error, list):
+        return "; ".join(filter(None, (_words(item, levels - 1) for item in error[:3])))
+    if not isinstance(error, dict):
+        return ""
+    words = next(filter(None, (_words(error.get(key), levels - 1) for key in _KEYS_OF_TEXT)), "")
+    metadata = error.get("metadata")
+    upstream = _words(metadata.get("raw"), levels - 1) if isinstance(metadata, dict) else ""
+    if upstream and upstream not in words:
+        words = f"{words} ({upstream})" if words else upstream
+    return words
+
+
+def _status(error: Any) -> int | None:
+    if not isinstance(error, dict):
+        return None
+    for key in ("status_code", "code", "status"):
+        value = error.get(key)
+        if isinstance(value, str) and len(value) == 3 and value.isdecimal():
+            value = int(value)
+        if isinstance(value, int) and 400 <= value <= 599:
+            return value
+    return None
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # not JSON: the text is then the message
+        return None
+
+
+def _short(text: str, secret: str) -> str:
+    """One line, masked, cut; masked first, so that no cut leaves half a key."""
+    line = " ".join(mask(text, secret).split())
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"

@@ -1,0 +1,199 @@
+"""Settings: the only reader of the environment and of the configuration file.
+
+Nothing here opens a connection or knows what a value is used for; modules take values, not this object's sources.
+What the constructor is given beats `AGENTFLOW_*` (levels joined by `__`), that beats the file, that the defaults.
+"""
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from agentflow.errors import ConfigError
+
+PREFIX = "AGENTFLOW_"
+DEFAULT_FILE = "agentflow.toml"
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _seconds(value: Any) -> Any:
+    """A duration in seconds from "30s", "5m", "24h", "250ms", "7d" or a number."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    number = text.rstrip("dhms")
+    try:
+        return float(number) * _SECONDS[text[len(number) :] or "s"]
+    except (ValueError, KeyError):
+        raise ValueError(f"expected seconds or a duration such as '30s', '5m' or '24h', not {value!r}") from None
+
+
+def _names(value: Any) -> Any:
+    """A list of names, from the environment also as one text with commas."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class ModelSettings(_Section):
+    """Which model is used and how long it may take; the times are in seconds.
+
+    `connect_timeout` until the connection stands, `first_byte_timeout` from the request to the first byte of the
+    reply, `idle_timeout` between two pieces of it, `total_timeout` for the whole call.
+    """
+
+    default: str | None = None
+    temperature: float | None = None
+    max_tokens: Count | None = None
+    connect_timeout: Duration = 5.0
+    first_byte_timeout: Duration = 30.0
+    idle_timeout: Duration = 30.0
+    total_timeout: Duration = 300.0
+
+
+class ProviderSettings(_Section):
+    """A provider of our own, or what is different about a known one."""
+
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    default_model: str | None = None
+
+
+class ToolSettings(_Section):
+    """Packages whose tools are offered."""
+
+    packages: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = ()
+
+
+class PoolSettings(_Section):
+    """A pool of threads for tools: how many run at once, how many wait before calls are refused."""
+
+    size: Count = 64
+    queue: Annotated[int, Field(ge=0)] = 256
+
+
+class ChainSettings(_Section):
+    """Bounds of one run; `timeout` in seconds."""
+
+    max_iterations: Count = 15
+    max_parallel_tools: Count = 16
+    timeout: Duration = 600.0
+
+
+class FlowSettings(_Section):
+    """How deltas are joined: for at most `window_ms` milliseconds or `max_bytes` bytes of UTF-8."""
+
+    window_ms: Count = 200
+    max_bytes: Count = 512 * 1024
+
+
+class LimitSettings(_Section):
+    """What a run may take up."""
+
+    run_log_bytes: Count = 16 * 1024 * 1024
+
+
+class Settings(BaseSettings):
+    """All settings, read once when constructed. `config` is the file, `agentflow.toml` here if there is one.
+
+    Raises `ConfigError`, one line that names the key, for anything unknown, unreadable or out of range.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    config: Path | None = None
+    model: ModelSettings = ModelSettings()
+    providers: dict[str, ProviderSettings] = {}
+    aliases: dict[str, str] = {}
+    tools: ToolSettings = ToolSettings()
+    pools: dict[str, PoolSettings] = {}
+    chain: ChainSettings = ChainSettings()
+    flow: FlowSettings = FlowSettings()
+    limits: LimitSettings = LimitSettings()
+
+    def __init__(self, **values: Any) -> None:
+        _refuse_unknown_variables()
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(_one_line(error)) from None  # the original repeats the values, secrets among them
+        except SettingsError as error:
+            raise ConfigError(f"a variable {PREFIX}... cannot be read: {error}") from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The constructor, the environment, the file: no other source is read."""
+        chosen = init_settings().get("config") or env_settings().get("config")
+        return init_settings, env_settings, _file_source(settings_cls, chosen)
+
+
+def provider_key(variable: str) -> SecretStr | None:
+    """The key in an environment variable such as `OPENAI_API_KEY`; None if it is unset or blank."""
+    value = os.environ.get(variable, "").strip()
+    return SecretStr(value) if value else None
+
+
+def _file_source(settings_cls: type[BaseSettings], chosen: str | Path | None) -> TomlConfigSettingsSource:
+    path = Path(chosen or DEFAULT_FILE)
+    if chosen and not path.is_file():
+        raise ConfigError(f"the configuration file {str(path)!r} does not exist")
+    try:
+        return TomlConfigSettingsSource(settings_cls, path)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{str(path)!r} is not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error}") from error
+
+
+def _refuse_unknown_variables() -> None:
+    # pydantic only looks for what it knows, so that a slip of the pen in a variable's name would go unnoticed.
+    for variable in os.environ:
+        first = variable.removeprefix(PREFIX).partition("__")[0].lower()
+        if variable.startswith(PREFIX) and first not in Settings.model_fields:
+            raise ConfigError(
+                f"unknown variable {variable!r}; the nearest known one is {PREFIX + _near(first).upper()!r}"
+            )
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    *section, name = map(str, first["loc"])
+    key = ".".join([*section, name])
+    if first["type"] == "extra_forbidden":
+        return f"unknown setting {key!r}; the nearest known one is {'.'.join([*section, _near(name, *section)])!r}"
+    return f"setting {key!r}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _near(name: str, *section: str) -> str:
+    """The name in a section that is most like `name`."""
+    kind: Any = Settings
+    for part in section:
+        kind = get_args(kind)[1] if get_origin(kind) is dict else kind.model_fields[part].annotation
+    return difflib.get_close_matches(name, kind.model_fields, n=1, cutoff=0.0)[0]
