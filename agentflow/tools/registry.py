@@ -1,0 +1,288 @@
+"""`@tool`, and the tools of one agent by name.
+
+It knows what a tool is and where tools come from; it neither reads a model's arguments nor runs anything.
+"""
+
+import functools
+import hashlib
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
+
+from agentflow.errors import ConfigError, ToolNotFoundError
+from agentflow.messages import ToolSpec
+from agentflow.tools.schema import Contract, Parameters, build, opaque
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Kind: TypeAlias = Literal["sync", "coroutine", "generator", "async_generator"]
+
+DEFAULT_TIMEOUT = 30.0  # seconds
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MARK = "__agentflow_tool__"
+
+
+@runtime_checkable
+class ToolObject(Protocol):
+    """Any object that describes itself and runs itself. `parameters` is JSON Schema; `execute` may be async."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+    def execute(self, arguments: dict[str, Any]) -> Any:
+        """Run one call. What it may return is what a function may return."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What `@tool(...)` was told. None means: as the function says."""
+
+    name: str | None = None
+    description: str | None = None
+    parameters: Parameters | None = None
+    examples: Sequence[Mapping[str, Any]] = ()
+    timeout: float = DEFAULT_TIMEOUT
+    pool: str = "default"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tool:
+    """One tool, ready to be shown to a model and to be run.
+
+    `kind` says where `function` is called: "sync" and "generator" in a thread of `pool`, the others on the loop.
+    `timeout` is in seconds and includes waiting for a thread.
+    """
+
+    name: str
+    description: str
+    function: Callable[..., Any]
+    kind: Kind
+    contract: Contract
+    examples: tuple[dict[str, Any], ...] = ()
+    timeout: float = DEFAULT_TIMEOUT
+    pool: str = "default"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments."""
+        return self.contract.parameters
+
+    @property
+    def spec(self) -> ToolSpec:
+        """What a model is told."""
+        return ToolSpec(
+            name=self.name, description=self.description, parameters=self.parameters, examples=self.examples
+        )
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Parameters | None = None,
+    examples: Sequence[Mapping[str, Any]] = (),
+    timeout: float = DEFAULT_TIMEOUT,
+    pool: str = "default",
+) -> Callable[[F], F]: ...
+
+
+def tool(
+    function: F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Parameters | None = None,
+    examples: Sequence[Mapping[str, Any]] = (),
+    timeout: float = DEFAULT_TIMEOUT,
+    pool: str = "default",
+) -> F | Callable[[F], F]:
+    """Declare a function, coroutine function, generator function or method to be a tool.
+
+    The function itself stays as it is; nothing is exposed before it, or the object it belongs to, is given to an
+    agent. `parameters` is JSON Schema, a pydantic model, or rows (name, type, description), in place of the
+    signature. `examples` are argument objects, shown to small models and in refusals. `timeout` in seconds.
+    Raises `ConfigError` for what cannot be marked.
+    """
+    if not (isinstance(timeout, int | float) and math.isfinite(timeout) and timeout > 0):
+        raise ConfigError(f"@tool(timeout={timeout!r}): expected seconds, a finite number above 0")
+    declaration = Declaration(
+        name=name, description=description, parameters=parameters, examples=examples, timeout=timeout, pool=pool
+    )
+
+    def mark(marked: F) -> F:
+        if isinstance(marked, staticmethod | classmethod):
+            raise ConfigError(f"@tool must stand below @{type(marked).__name__}, directly above the function")
+        try:
+            setattr(marked, _MARK, declaration)
+        except (AttributeError, TypeError):
+            raise ConfigError(
+                f"@tool cannot mark {marked!r}; wrap it in a def, or pass it in tools=[...] as it is"
+            ) from None
+        return marked
+
+    return mark if function is None else mark(function)
+
+
+class ToolRegistry:
+    """The tools of one agent, in the order they were given.
+
+    Items are functions (decorated or not), bound methods, objects with decorated methods (which are taken in the
+    order of their definition), callable objects, `ToolObject`s and `Tool`s. Raises `ConfigError` for anything
+    else, for a name that no provider would take, and for a name that is already there.
+    """
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for item in items:
+            self.add(item)
+
+    def add(self, item: Any) -> None:
+        """Add what `item` offers: all of it, or nothing if it raises."""
+        added = {found.name: found for found in self._tools.values()}
+        for found in _tools_of(item):
+            if not _NAME.fullmatch(found.name):
+                raise ConfigError(
+                    f"a tool may not be named {found.name!r}: 1 to 64 letters, digits, '_' or '-'; give @tool(name=...)"
+                )
+            if found.name in added:
+                raise ConfigError(
+                    f"two tools are named {found.name!r}: {_origin(added[found.name])} and {_origin(found)};"
+                    " rename one with @tool(name=...)"
+                )
+            added[found.name] = found
+        self._tools = added
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of this name, or None."""
+        return self._tools.get(name)
+
+    def require(self, name: str) -> Tool:
+        """The tool of this name. Raises `ToolNotFoundError`, written for the model that asked for it."""
+        found = self._tools.get(name)
+        if found is None:
+            known = ", ".join(self._tools) or "none"
+            raise ToolNotFoundError(f"There is no tool {name[:100]!r}. Tools: {known}.")
+        return found
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What a model is told about the tools."""
+        return tuple(found.spec for found in self)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 (hex) over names, descriptions and schemas: the same for the same tools in any order."""
+        shown = sorted([found.name, found.description, found.parameters] for found in self)
+        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+
+def _tools_of(item: Any) -> list[Tool]:
+    if isinstance(item, Tool):
+        return [item]
+    if isinstance(item, type):
+        raise ConfigError(f"{item.__qualname__!r} is a class; pass an object of it")
+    if inspect.isroutine(item) or isinstance(item, functools.partial):
+        return [_from_function(item)]
+    if isinstance(item, ToolObject):
+        return [_from_object(item)]
+    methods = _decorated_methods(item)
+    if methods:
+        return [_from_function(method) for method in methods]
+    if callable(item):
+        return [_from_function(item)]
+    raise ConfigError(
+        f"{item!r} is no tool: expected a function, an object with @tool methods, or one with name, description,"
+        " parameters and execute(arguments)"
+    )
+
+
+def _decorated_methods(item: object) -> list[Callable[..., Any]]:
+    names: dict[str, None] = {}
+    for owner in reversed(type(item).__mro__):
+        for name, value in vars(owner).items():
+            if _declaration(getattr(value, "__func__", value)) is not None:
+                names[name] = None
+    methods = (getattr(item, name) for name in names)
+    return [method for method in methods if _declaration(method)]  # a subclass may override without @tool
+
+
+def _declaration(value: object) -> Declaration | None:
+    mark = getattr(value, _MARK, None)
+    return mark if isinstance(mark, Declaration) else None  # an object may answer to any name
+
+
+def _from_function(function: Callable[..., Any]) -> Tool:
+    declared = _declaration(function) or Declaration()
+    named = function.func if isinstance(function, functools.partial) else function
+    name = declared.name or str(getattr(named, "__name__", type(named).__name__))
+    contract = build(function, name=name, parameters=declared.parameters)
+    return Tool(
+        name=name,
+        description=contract.description if declared.description is None else declared.description,
+        function=function,
+        kind=_kind(function),
+        contract=contract,
+        examples=_examples(name, declared.examples, contract),
+        timeout=declared.timeout,
+        pool=declared.pool,
+    )
+
+
+def _from_object(item: ToolObject) -> Tool:
+    def execute(**arguments: Any) -> Any:
+        return item.execute(arguments)
+
+    return Tool(
+        name=item.name,
+        description=item.description,
+        function=execute,
+        kind=_kind(item.execute),
+        contract=opaque(item.parameters, name=item.name, description=item.description),
+    )
+
+
+def _kind(function: Callable[..., Any]) -> Kind:
+    called = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    if not inspect.isroutine(called):
+        called = type(called).__call__
+    if inspect.iscoroutinefunction(called):
+        return "coroutine"
+    if inspect.isasyncgenfunction(called):
+        return "async_generator"
+    return "generator" if inspect.isgeneratorfunction(called) else "sync"
+
+
+def _examples(name: str, examples: Sequence[Mapping[str, Any]], contract: Contract) -> tuple[dict[str, Any], ...]:
+    for example in examples:
+        for error in contract.validator.iter_errors(example):
+            raise ConfigError(f"tool {name!r}: the example {example!r} does not fit its schema: {error.message}")
+    return tuple(dict(example) for example in examples)
+
+
+def _origin(found: Tool) -> str:
+    function = found.function
+    module, name = getattr(function, "__module__", "?"), getattr(function, "__qualname__", repr(function))
+    return f"{module}.{name}"
