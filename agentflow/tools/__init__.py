@@ -1,1 +1,24 @@
 """Tools: ordinary functions that a model may call, their schemas, and how they are run."""
+
+from agentflow.tools.builtin import BUILTIN_TOOLS, calculator, current_time
+from agentflow.tools.execution import ToolOutcome, execute
+from agentflow.tools.pools import Pools, ThreadPool
+from agentflow.tools.registry import Tool, ToolObject, ToolRegistry, tool
+from agentflow.tools.resolvers import resolve
+from agentflow.tools.schema import ToolContext
+
+__all__ = [
+    "BUILTIN_TOOLS",
+    "Pools",
+    "ThreadPool",
+    "Tool",
+    "ToolContext",
+    "ToolObject",
+    "ToolOutcome",
+    "ToolRegistry",
+    "calculator",
+    "current_time",
+    "execute",
+    "resolve",
+    "tool",
+]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
-from agentflow.errors import ConfigError, ToolNotFoundError
+from agentflow.errors import ConfigError
 from agentflow.messages import ToolSpec
 from agentflow.tools.schema import Contract, Parameters, build, opaque
 
@@ -168,14 +168,6 @@ class ToolRegistry:
     def get(self, name: str) -> Tool | None:
         """The tool of this name, or None."""
         return self._tools.get(name)
-
-    def require(self, name: str) -> Tool:
-        """The tool of this name. Raises `ToolNotFoundError`, written for the model that asked for it."""
-        found = self._tools.get(name)
-        if found is None:
-            known = ", ".join(self._tools) or "none"
-            raise ToolNotFoundError(f"There is no tool {name[:100]!r}. Tools: {known}.")
-        return found
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """What a model is told about the tools."""

@@ -1,0 +1,349 @@
+"""Runs one call of one tool, whatever the tool does, and says what the model gets.
+
+It decides nothing about a run: unknown tools and wrong arguments never come here, and what an outcome means is
+the chain's business.
+"""
+
+import asyncio
+import hashlib
+import inspect
+import logging
+import re
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Never
+
+import msgspec
+from reactivex import Observable
+
+from agentflow.errors import ToolArgumentsError, ToolError, ToolFailedError, ToolTimeoutError
+from agentflow.events import MAX_RESULT_BYTES, ErrorInfo, ToolStatus, plain
+from agentflow.messages import clean_text
+from agentflow.streams import CANCEL_GRACE, Inbox, iterate
+from agentflow.tools.pools import Ended, Pools, ThreadPool
+from agentflow.tools.registry import Tool
+from agentflow.tools.schema import ToolContext
+
+__all__ = ["MAX_STREAM_BYTES", "Pools", "ThreadPool", "ToolContext", "ToolOutcome", "execute"]
+
+logger = logging.getLogger(__name__)
+
+MAX_STREAM_BYTES = 1024 * 1024  # encoded, of all items that one call streams
+MAX_AHEAD = 64  # items a generator in a thread may be ahead of the loop
+
+_SUCCESS = "[success]"
+_MAX_MESSAGE = 500  # characters of an error that the model is told
+_SLICE = 1024 * 1024  # characters encoded at a time when a huge text is measured
+_LIGHT = 2000  # values a result may have to be encoded on the loop: about a millisecond
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOutcome:
+    """How a call ended. `result` is the exact text for the model, its first line the status.
+
+    `status` and `error` are None if `ok`. `truncated` says that `result` was cut to 64 KiB.
+    """
+
+    ok: bool
+    result: str
+    status: ToolStatus | None = None
+    error: ErrorInfo | None = None
+    duration_ms: float = 0.0
+    truncated: bool = False
+
+
+class _Text(NamedTuple):
+    text: str
+    truncated: bool
+
+
+async def execute(
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    context: ToolContext,
+    *,
+    on_delta: Callable[[Any], None],
+    pools: Pools,
+) -> ToolOutcome:
+    """Run one call. `arguments` fit the tool's schema; the tool gets a copy of them.
+
+    `on_delta` is called on the loop's thread with each item of a stream, as plain JSON data, in order, before
+    this returns and never after. Everything the tool raises, SystemExit and a CancelledError of its own included,
+    is an outcome; only MemoryError is raised again. At `tool.timeout`, and when the caller is cancelled, the tool
+    is asked to stop: a coroutine gets `CANCEL_GRACE` seconds to clean up and is then left and counted in
+    `pools`, a thread is left and counted at once.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    call = _Call(tool, arguments, context, on_delta, pools)
+    body = pools.tasks.spawn(call.run(), name=f"body of tool {tool.name}")
+    try:
+        await asyncio.wait({body}, timeout=tool.timeout)
+        late = not body.done()
+    finally:
+        call.output.close()
+        if not body.done():
+            await _stop(body, pools)
+    duration = round((loop.time() - began) * 1000, 3)
+    if late:
+        return _failure(ToolTimeoutError(f"{tool.name} gave no result within {tool.timeout:g} s."), duration)
+    # A body that is cancelled although nobody here asked for it has cancelled itself.
+    ended = Ended(error=asyncio.CancelledError()) if body.cancelled() else body.result()
+    if isinstance(ended.error, MemoryError):
+        raise ended.error
+    if ended.error is not None:
+        logger.debug("tool %r failed in call %r", tool.name, context.call_id, exc_info=ended.error)
+        return _failure(ended.error, duration)
+    return ToolOutcome(ok=True, result=ended.value.text, truncated=ended.value.truncated, duration_ms=duration)
+
+
+async def _stop(body: "asyncio.Task[Ended]", pools: Pools) -> None:
+    body.cancel()
+    await asyncio.wait({body}, timeout=CANCEL_GRACE)
+    if not body.done():
+        pools.tasks.abandoned += 1
+        logger.warning("%s did not end within %.1f s of its cancel", body.get_name(), CANCEL_GRACE)
+
+
+class _Output:
+    """The items of one call's stream: counted, handed on, and kept for the result."""
+
+    def __init__(self, on_delta: Callable[[Any], None]) -> None:
+        self._on_delta = on_delta
+        self._texts: list[str] | None = []
+        self._last: Any = None
+        self._size = 0
+        self._room = threading.Semaphore(MAX_AHEAD)
+        self._closed = False
+
+    def take(self, item: Any) -> Any:
+        """The item as plain data, kept for the result. Raises `ToolFailedError` over the bound."""
+        data = plain(item)
+        self._size += len(msgspec.json.encode(data))
+        if self._size > MAX_STREAM_BYTES:
+            raise ToolFailedError(f"the tool's output is larger than {MAX_STREAM_BYTES} bytes")
+        if not isinstance(data, str):
+            self._texts = None
+        elif self._texts is not None:
+            self._texts.append(data)
+        self._last = data
+        return data
+
+    def emit(self, data: Any) -> None:
+        """Hand an item on, unless the call is over. On the loop's thread."""
+        self._room.release()
+        if not self._closed:
+            self._on_delta(data)
+
+    def wait_for_room(self) -> bool:
+        """Wait until fewer than MAX_AHEAD items are on their way; whether to go on. In a generator's thread."""
+        self._room.acquire()
+        return not self._closed
+
+    def close(self) -> None:
+        """Hand on nothing more, and let a waiting thread go."""
+        self._closed = True
+        self._room.release()
+
+    def result(self) -> Any:
+        """The joined text if all items are text, else the last item."""
+        return self._last if self._texts is None else "".join(self._texts)
+
+
+class _Call:
+    """One call of a tool's body. `run` is its task."""
+
+    def __init__(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        context: ToolContext,
+        on_delta: Callable[[Any], None],
+        pools: Pools,
+    ) -> None:
+        self._tool = tool
+        self._arguments = arguments
+        self._context = context
+        self._pools = pools
+        self._loop = asyncio.get_running_loop()
+        self.output = _Output(on_delta)
+
+    async def run(self) -> Ended:
+        """The end of the call: its value is a `_Text`. Raises only the CancelledError of its task."""
+        try:
+            if self._tool.kind in ("coroutine", "async_generator"):
+                return await self._follow(self._call())
+            ended = await self._in_thread(self._call_and_encode)
+            if ended.error is not None or isinstance(ended.value, _Text):
+                return ended
+            return await self._follow(ended.value)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  out of a task, SystemExit would stop the loop
+            return Ended(error=error)
+
+    def _call(self) -> Any:
+        arguments = self._tool.contract.convert(self._arguments)
+        contexts = dict.fromkeys(self._tool.contract.contexts, self._context)
+        return self._tool.function(**arguments, **contexts)
+
+    def _call_and_encode(self) -> Any:
+        """In a thread: the result as text, or something that only the loop can follow."""
+        value = self._call()
+        if inspect.isgenerator(value):
+            return self._pull(value)
+        return value if _is_deferred(value) else _success(value)
+
+    def _pull(self, generator: Generator[Any, Never, Any]) -> _Text:
+        """In a thread: drive a generator, its items handed to the loop in bursts."""
+        inbox = Inbox(self._loop, self.output.emit)
+        with closing(generator):
+            for item in generator:
+                data = self.output.take(item)
+                if not self.output.wait_for_room() or inbox.dropped:
+                    break
+                inbox.put(data)
+        return _success(self.output.result())
+
+    async def _follow(self, value: Any) -> Ended:
+        """Await and stream until there is a result, then encode it."""
+        while _is_deferred(value):
+            if isinstance(value, Observable):  # first: it can be awaited too, but then gives its last item only
+                value = await self._stream(iterate(value))
+            elif isinstance(value, AsyncIterable):
+                value = await self._stream(aiter(value))
+            else:
+                value = await value
+        if inspect.isgenerator(value):
+            return await self._in_thread(partial(self._pull, value))
+        if _is_light(value):
+            return Ended(value=_success(value))
+        return await self._pools.encoding.run(partial(_success, value))
+
+    async def _stream(self, items: AsyncIterator[Any]) -> Any:
+        try:
+            count = 0
+            async for item in items:
+                count += 1
+                if _is_light(item):
+                    data = self.output.take(item)
+                else:
+                    data = _value(await self._pools.encoding.run(partial(self.output.take, item)))
+                self.output.emit(data)
+                if count % MAX_AHEAD == 0:
+                    await asyncio.sleep(0)  # a generator that never waits must not keep the loop for itself
+        finally:
+            aclose = getattr(items, "aclose", None)
+            if aclose is not None:
+                await aclose()
+        return self.output.result()
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Ended:
+        return await self._pools.get(self._tool.pool).run(call)
+
+
+def _value(ended: Ended) -> Any:
+    if ended.error is not None:
+        raise ended.error
+    return ended.value
+
+
+def _is_deferred(value: Any) -> bool:
+    return isinstance(value, Observable | AsyncIterable) or (
+        inspect.isawaitable(value) and not inspect.isgenerator(value)
+    )
+
+
+def _is_light(value: Any) -> bool:
+    """Whether encoding `value` takes about a millisecond at most."""
+    left = _LIGHT
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if type(item) in (str, bytes, list, tuple, dict, set, frozenset):
+            left -= len(item) // 32 if isinstance(item, str | bytes) else len(item)
+        elif item is not None and type(item) not in (bool, int, float):
+            return False  # a foreign object: who knows what its dump does
+        if left < 0:
+            return False
+        if isinstance(item, dict):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple | set | frozenset):
+            waiting.extend(item)
+    return True
+
+
+def _success(value: Any) -> _Text:
+    """A tool's value as the model gets it: text as it is, anything else as JSON; None is `null`."""
+    text = str.__str__(value) if isinstance(value, str) else msgspec.json.encode(plain(value)).decode()
+    return _capped(text)
+
+
+def _capped(text: str) -> _Text:
+    """The status line and `text`, in at most MAX_RESULT_BYTES of UTF-8, and how long the whole was if cut."""
+    room = MAX_RESULT_BYTES - len(_SUCCESS) - 1
+    if len(text) <= room:
+        whole = clean_text(text)
+        if len(whole.encode()) <= room:
+            return _Text(f"{_SUCCESS}\n{whole}", truncated=False)
+    size, digest = 0, hashlib.sha256()
+    for start in range(0, len(text), _SLICE):  # never a second copy of a huge text
+        piece = text[start : start + _SLICE].encode("utf-8", "surrogatepass")
+        size += len(piece)
+        digest.update(piece)
+    mark = f"\n[cut: the whole result has {size} bytes, sha256 {digest.hexdigest()[:16]}]"
+    head = clean_text(text[:room]).encode()[: room - len(mark)].decode(errors="ignore")
+    return _Text(f"{_SUCCESS}\n{head}{mark}", truncated=True)
+
+
+def _failure(error: BaseException, duration_ms: float) -> ToolOutcome:
+    kind = error.kind if isinstance(error, ToolError) else ToolFailedError.kind
+    status: ToolStatus = "error"
+    line = f"[error: {kind}]"
+    if isinstance(error, ToolTimeoutError):
+        status, line = "timeout", "[timeout]"
+    elif isinstance(error, ToolArgumentsError):
+        status = "invalid_arguments"
+    message = _described(error)
+    return ToolOutcome(
+        ok=False,
+        result=f"{line}\n{message}",
+        status=status,
+        error=ErrorInfo(kind=kind, message=message),
+        duration_ms=duration_ms,
+    )
+
+
+_KEYS = re.compile(
+    r"\b(?:(?:sk|pk|rk|gh[a-z]|xox[a-z]|nvapi)[-_]|AKIA)[-\w]{8,}"
+    r"|\b[Bb]earer\s+[-\w.~+/]{8,}=*"
+    r"|(?<=://)[^\s/@:]{0,100}:[^\s/@]{1,100}(?=@)"
+)
+_NAMED_KEYS = re.compile(r"(?i)((?:api[-_]?key|access[-_]?token|secret|password)[\"']?\s?[=:]\s?[\"']?)[^\s&\"',;]{4,}")
+
+
+def _described(error: BaseException) -> str:
+    """One line for the model: type and text, without traceback, control characters and what looks like a key."""
+    text = "; ".join(_leaves(error))
+    text = _NAMED_KEYS.sub(r"\1***", _KEYS.sub("***", clean_text(text[: 8 * _MAX_MESSAGE])))
+    text = "".join(character if character.isprintable() else " " for character in text)
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 3]}..."
+
+
+def _leaves(error: BaseException, depth: int = 0) -> Iterator[str]:
+    if isinstance(error, BaseExceptionGroup) and depth < 5:
+        for inner in error.exceptions[:3]:
+            yield from _leaves(inner, depth + 1)
+        return
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  an exception's own __str__ may be the fault
+        text = ""
+    if isinstance(error, ToolError):
+        yield text
+    else:
+        yield f"{type(error).__name__}: {text}" if text else type(error).__name__
