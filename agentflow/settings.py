@@ -196,4 +196,5 @@ def _near(name: str, *section: str) -> str:
     kind: Any = Settings
     for part in section:
         kind = get_args(kind)[1] if get_origin(kind) is dict else kind.model_fields[part].annotation
-    return difflib.get_close_matches(name, kind.model_fields, n=1, cutoff=0.0)[0]
+    names: list[str] = difflib.get_close_matches(name, kind.model_fields, n=1, cutoff=0.0)
+    return names[0]
