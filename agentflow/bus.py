@@ -142,8 +142,8 @@ class EventBus:
         if tap.gone is not None:
             try:
                 tap.gone(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-            except Exception as raised:  # noqa: BLE001  its on_error failed too; there is nobody else to tell
-                logger.error("the tap %s raised in on_error", tap.name, exc_info=raised)
+            except Exception:
+                logger.exception("the tap %s raised in on_error", tap.name)
 
     def _slow(self, tap: _Tap, seconds: float, event: AgentEvent, report: Report | None) -> None:
         milliseconds = round(seconds * 1000, 1)

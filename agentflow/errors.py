@@ -16,6 +16,7 @@ AgentflowError                  kind
 │   ├── ToolArgumentsError      arguments
 │   ├── ToolFailedError         failed
 │   └── ToolTimeoutError        timeout
+├── RequestError                request
 ├── StoreError                  store
 │   └── RunNotFoundError        run_not_found
 ├── SessionBusyError            busy
@@ -138,6 +139,12 @@ class ToolTimeoutError(ToolError):
     """The tool did not end within its time, waiting for a thread included."""
 
     kind = "timeout"
+
+
+class RequestError(AgentflowError):
+    """A request is malformed: an id, a text or a field that cannot be; nothing was started."""
+
+    kind = "request"
 
 
 class StoreError(AgentflowError):

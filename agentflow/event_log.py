@@ -5,7 +5,8 @@ iterators, the command line, transports, tests. Nothing is buffered for a slow r
 own pace.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from agentflow.errors import RunNotFoundError
 from agentflow.events import TERMINAL_TYPES, AgentEvent
@@ -13,41 +14,63 @@ from agentflow.stores.base import EventLog
 
 PAGE = 256  # events read at a time
 
-Wait = Callable[[int], Awaitable[None]]
+Wait: TypeAlias = Callable[[int], Awaitable[None]]
 
 
-async def follow(
-    log: EventLog, run_id: str, after: int = 0, *, wait: Wait | None = None
-) -> AsyncGenerator[AgentEvent, None]:
+class Reader:
+    """A cursor in one run's log; `follow` as pages, for readers that cannot be a generator.
+
+    `wait(after)` replaces the log's own waiting: a chain's consumers wait for its writer, which also tells them
+    when it had to stop. A run without an event is then waited for instead of refused.
+    """
+
+    def __init__(self, log: EventLog, run_id: str, after: int = 0, wait: Wait | None = None) -> None:
+        self._log = log
+        self._run_id = run_id
+        self._wait = wait
+        self._known = wait is not None
+        self._ended = False
+        self.after = after
+
+    async def page(self) -> Sequence[AgentEvent]:
+        """The next events, at least one; none only when the run has ended and all of it was read."""
+        if not self._known:
+            await self._check_known()
+        while not self._ended:
+            events = await self._log.read(self._run_id, self.after, PAGE)
+            if events:
+                self.after = events[-1].seq
+                self._ended = events[-1].type in TERMINAL_TYPES
+                return events
+            self._ended = await self._has_ended()
+            if not self._ended:
+                await (self._log.wait(self._run_id, self.after) if self._wait is None else self._wait(self.after))
+        return ()
+
+    async def _check_known(self) -> None:
+        if await self._log.last(self._run_id) is None:
+            raise RunNotFoundError(
+                f"no run {self._run_id!r} is known here: it may have expired, or belongs to another store; "
+                "check the id and that both sides use the same store"
+            )
+        self._known = True
+
+    async def _has_ended(self) -> bool:
+        """Whether the log is whole, so that a cursor at or beyond its end has nothing to wait for."""
+        last = await self._log.last(self._run_id)
+        if last is None:
+            return False
+        events = await self._log.read(self._run_id, last - 1, 1)
+        return bool(events) and events[-1].type in TERMINAL_TYPES
+
+
+async def follow(log: EventLog, run_id: str, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
     """The events of `run_id` with `seq > after`, in order, without gap or repeat, to the terminal one.
 
     A cursor beyond the log's end waits for the run to get there, or ends with the run. Raises `RunNotFoundError`
-    for an unknown run, unless `wait` is given: `wait(after)` then replaces the log's own waiting (a chain's
-    consumers wait for its writer, which also tells them when it had to stop), and a run that has no event yet is
-    waited for. Raises `StoreError` when the log cannot be read. Closing it leaves the run alone.
+    for an unknown run and `StoreError` when the log cannot be read. Closing it leaves the run alone.
     """
-    if wait is None and await log.last(run_id) is None:
-        raise RunNotFoundError(
-            f"no run {run_id!r} is known here: it may have expired, or belongs to another store; "
-            "check the id and that both sides use the same store"
-        )
-    while True:
-        events = await log.read(run_id, after, PAGE)
+    reader = Reader(log, run_id, after)
+    while events := await reader.page():
         for event in events:
-            after = event.seq
             yield event
-            if event.type in TERMINAL_TYPES:
-                return
-        if not events:
-            if await _has_ended(log, run_id):
-                return
-            await (log.wait(run_id, after) if wait is None else wait(after))
-
-
-async def _has_ended(log: EventLog, run_id: str) -> bool:
-    """Whether the log is whole, so that a cursor at or beyond its end has nothing to wait for."""
-    last = await log.last(run_id)
-    if last is None:
-        return False
-    events = await log.read(run_id, last - 1, 1)
-    return bool(events) and events[-1].type in TERMINAL_TYPES

@@ -123,6 +123,51 @@ class _ChainBatch:
         self._forward(first if same else msgspec.structs.replace(first, text=text, count=count))
 
 
+class _ChainBatches:
+    """The operator at work: one subscription, with the open windows of its chains by chain id."""
+
+    def __init__(self, observer: abc.ObserverBase[AgentEvent], clock: Clock, window: float, max_bytes: int) -> None:
+        self._observer = observer
+        self._settings = (clock, window, max_bytes)
+        self._open: dict[str, _ChainBatch] = {}
+
+    def on_next(self, event: AgentEvent) -> None:
+        chain = self._open.get(event.chain_id)
+        if isinstance(event, DeltaEvent):
+            if chain is None:
+                self._forget_idle()
+                chain = self._open[event.chain_id] = _ChainBatch(self._observer.on_next, *self._settings)
+            chain.push(event)
+            return
+        if chain is not None:
+            del self._open[event.chain_id]
+            chain.batch.close()
+        self._observer.on_next(event)
+
+    def on_error(self, error: Exception) -> None:
+        self._close()
+        self._observer.on_error(error)
+
+    def on_completed(self) -> None:
+        self._close()
+        self._observer.on_completed()
+
+    def drop(self) -> None:
+        for chain in self._open.values():
+            chain.batch.discard_timer()
+        self._open.clear()
+
+    def _close(self) -> None:
+        chains, self._open = self._open, {}
+        for chain in chains.values():
+            chain.batch.close()
+
+    def _forget_idle(self) -> None:
+        """Chains that fell silent go, so that a long stream does not keep every chain it ever saw."""
+        for chain_id in [chain_id for chain_id, chain in self._open.items() if chain.batch.idle]:
+            del self._open[chain_id]
+
+
 def micro_batch(
     *, window: float = WINDOW_SECONDS, max_bytes: int = MAX_BATCH_BYTES, clock: Clock | None = None
 ) -> Callable[[Observable[AgentEvent]], Observable[AgentEvent]]:
@@ -137,63 +182,15 @@ def micro_batch(
         def subscribe(
             observer: abc.ObserverBase[AgentEvent], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
-            return _subscribe(
-                source, observer, scheduler, lambda: _ChainBatch(observer.on_next, time, window, max_bytes)
+            batches = _ChainBatches(observer, clock or LoopClock(), window, max_bytes)
+            subscription = source.subscribe(
+                batches.on_next, batches.on_error, batches.on_completed, scheduler=scheduler
             )
+            return CompositeDisposable(subscription, Disposable(batches.drop))
 
-        time = clock or LoopClock()
         return Observable(subscribe)
 
     return operator
-
-
-def _subscribe(
-    source: Observable[AgentEvent],
-    observer: abc.ObserverBase[AgentEvent],
-    scheduler: abc.SchedulerBase | None,
-    new_batch: Callable[[], _ChainBatch],
-) -> abc.DisposableBase:
-    open_windows: dict[str, _ChainBatch] = {}
-
-    def on_next(event: AgentEvent) -> None:
-        chain = open_windows.get(event.chain_id)
-        if isinstance(event, DeltaEvent):
-            if chain is None:
-                _drop_idle(open_windows)
-                chain = open_windows[event.chain_id] = new_batch()
-            chain.push(event)
-            return
-        if chain is not None:
-            del open_windows[event.chain_id]
-            chain.batch.close()
-        observer.on_next(event)
-
-    def close_all() -> None:
-        for chain in tuple(open_windows.values()):
-            chain.batch.close()
-        open_windows.clear()
-
-    def on_error(error: Exception) -> None:
-        close_all()
-        observer.on_error(error)
-
-    def on_completed() -> None:
-        close_all()
-        observer.on_completed()
-
-    def drop() -> None:
-        for chain in open_windows.values():
-            chain.batch.discard_timer()
-        open_windows.clear()
-
-    subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-    return CompositeDisposable(subscription, Disposable(drop))
-
-
-def _drop_idle(open_windows: dict[str, _ChainBatch]) -> None:
-    """Forget chains that fell silent, so that a long stream does not keep every chain it ever saw."""
-    for chain_id in [chain_id for chain_id, chain in open_windows.items() if chain.batch.idle]:
-        del open_windows[chain_id]
 
 
 def of_type(cls: type[EventT]) -> Callable[[Observable[AgentEvent]], Observable[EventT]]:

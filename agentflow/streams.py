@@ -18,6 +18,7 @@ from reactivex.disposable import Disposable
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+T_in = TypeVar("T_in", contravariant=True)
 
 CANCEL_GRACE = 1.0  # seconds a cancelled task may use to clean up before it is left alone and counted
 
@@ -103,6 +104,15 @@ class TaskOwner:
             if task is not current:
                 task.cancel()
 
+    async def drain(self, patience: float) -> None:
+        """Wait until every task has ended of itself, those started meanwhile too, up to `patience` seconds."""
+        try:
+            async with asyncio.timeout(patience):
+                while waiting := self._tasks - {asyncio.current_task()}:
+                    await asyncio.wait(waiting)
+        except TimeoutError:
+            logger.warning("%d tasks did not end by themselves within %.1f s", len(self._tasks), patience)
+
     async def aclose(self, grace: float = CANCEL_GRACE) -> int:
         """Cancel all tasks and wait for them up to `grace` seconds; how many are then still running.
 
@@ -163,10 +173,26 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+class Sink(Protocol[T_in]):
+    """Who is driven by a `pump`: an Rx observer, or anything with its three methods."""
+
+    def on_next(self, value: T_in, /) -> None:
+        """One item."""
+        ...
+
+    def on_error(self, error: Exception, /) -> None:
+        """The end, by an error."""
+        ...
+
+    def on_completed(self) -> None:
+        """The end."""
+        ...
+
+
 class _Pump(Generic[T]):
     """Drives one async iterator into one observer; its task lives as long as the subscription."""
 
-    def __init__(self, iterator: AsyncIterator[T], observer: abc.ObserverBase[T]) -> None:
+    def __init__(self, iterator: AsyncIterator[T], observer: Sink[T]) -> None:
         self._iterator = iterator
         self._observer = observer
         self._stopped = False
@@ -219,17 +245,22 @@ class _Pump(Generic[T]):
             )
 
 
-def observe(make: Callable[[], AsyncIterator[T]], owner: TaskOwner, *, name: str = "observe") -> Observable[T]:
-    """A cold Observable of what `make()` yields: one new iterator per subscription.
+def pump(iterator: AsyncIterator[T], observer: Sink[T], owner: TaskOwner, *, name: str) -> abc.DisposableBase:
+    """Drive `iterator` into `observer` by a task of `owner`; disposing cancels it and closes the iterator.
 
-    Subscribing needs the running loop and starts a task of `owner`; disposing cancels it and closes the
-    iterator. An exception of the iterator is on_error. A subscriber that raises gets on_error and nothing more.
+    Needs the running loop. An exception of the iterator is on_error; an observer that raises gets on_error and
+    nothing more.
     """
+    driver = _Pump(iterator, observer)
+    driver.start(owner, name)
+    return Disposable(driver.dispose)
+
+
+def observe(make: Callable[[], AsyncIterator[T]], owner: TaskOwner, *, name: str = "observe") -> Observable[T]:
+    """A cold Observable of what `make()` yields: one new iterator, and one `pump`, per subscription."""
 
     def subscribe(observer: abc.ObserverBase[T], _: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        pump = _Pump(make(), observer)
-        pump.start(owner, name)
-        return Disposable(pump.dispose)
+        return pump(make(), observer, owner, name=name)
 
     return Observable(subscribe)
 

@@ -4,7 +4,7 @@ Contracts and the token estimate only; how bytes become chunks is in `parsing`, 
 means is in `routing`.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -98,12 +98,16 @@ def estimate_message_tokens(message: Message) -> int:
     return 4 + estimate_tokens(message.content) + calls
 
 
-def estimate_request_tokens(request: ModelRequest) -> int:
-    """The estimate for a whole request: its messages and what is said about its tools."""
-    tools = sum(
+def estimate_tool_tokens(tools: Iterable[ToolSpec]) -> int:
+    """The estimate for what a request says about its tools."""
+    return sum(
         estimate_tokens(tool.name)
         + estimate_tokens(tool.description)
         + estimate_tokens(msgspec.json.encode(tool.parameters).decode())
-        for tool in request.tools
+        for tool in tools
     )
-    return tools + sum(map(estimate_message_tokens, request.messages))
+
+
+def estimate_request_tokens(request: ModelRequest) -> int:
+    """The estimate for a whole request: its messages and what is said about its tools."""
+    return estimate_tool_tokens(request.tools) + sum(map(estimate_message_tokens, request.messages))

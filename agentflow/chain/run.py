@@ -1,0 +1,189 @@
+"""A run: one conversation turn at work, shared by every chain object that looks at it.
+
+Starts it once, ends it when asked or when nobody is left, and counts who looks. What happens in it is the
+performer's and the writer's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from agentflow.chain.performer import Performer
+from agentflow.chain.runtime import RunInfo, Runtime
+from agentflow.chain.writer import Ending
+from agentflow.errors import AgentflowError, StoreError
+from agentflow.event_log import Reader
+from agentflow.events import CancelReason, InputEvent, State, TerminalEvent, plain
+from agentflow.messages import Message
+from agentflow.state import ChainState
+from agentflow.stores.base import Session
+from agentflow.streams import Inbox, Timer
+
+logger = logging.getLogger(__name__)
+
+
+class Consumer:
+    """Somebody who looks at a run. `leave` counts once, from any thread; after `keep` it never counts."""
+
+    __slots__ = ("_left", "_run")
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._left = False
+
+    def keep(self) -> None:
+        """This consumer broke down rather than left: the run is not to end for its sake."""
+        self._left = True
+
+    def leave(self) -> None:
+        """This consumer is done."""
+        if not self._left:
+            self._left = True
+            self._run.left()
+
+
+class Run:
+    """One run. `detached` runs go on without consumers; others are cancelled when the last one leaves.
+
+    `on_start` and `on_closed` tell its agent, which keeps the runs that are alive.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        info: RunInfo,
+        *,
+        on_start: Callable[["Run"], None],
+        on_closed: Callable[["Run"], None],
+    ) -> None:
+        self._runtime = runtime
+        self._on_start = on_start
+        self._on_closed = on_closed
+        self._consumers = 0
+        self._inbox: Inbox[CancelReason | None] | None = None
+        self._cancelled_before: CancelReason | None = None
+        self._timer: Timer | None = None
+        self._performer = Performer(runtime, info, self._closed)
+        self._writer = self._performer.writer
+        self.info = info
+        self.detached = False
+
+    @property
+    def state(self) -> State:
+        """Where the root chain stands."""
+        return self._writer.state.root.state
+
+    @property
+    def terminal(self) -> TerminalEvent | None:
+        """The event that ended the run."""
+        return self._writer.terminal
+
+    @property
+    def chain_state(self) -> ChainState:
+        """What is known of the root chain."""
+        return self._writer.state.root
+
+    @property
+    def seq(self) -> int:
+        """The last accepted event's number."""
+        return self._writer.seq
+
+    @property
+    def abandoned(self) -> int:
+        """Tasks that did not end within the grace of their cancel."""
+        return self._performer.tasks.abandoned
+
+    def reader(self, after: int = 0) -> Reader:
+        """A cursor in this run's log that learns from the writer when there is more."""
+        return Reader(self._runtime.store, self.info.run_id, after, self._writer.wait)
+
+    # -- consumers ---------------------------------------------------------------------------------------
+
+    def join(self) -> Consumer:
+        """Count one more consumer; the first starts the run. Needs the running loop."""
+        self._consumers += 1
+        self.start()
+        return Consumer(self)
+
+    def left(self) -> None:
+        """A consumer is gone. Thread-safe, since a dropped iterator may be collected anywhere."""
+        if self._inbox is not None:
+            self._inbox.put(None)
+
+    def _receive(self, reason: CancelReason | None) -> None:
+        if reason is None:
+            self._consumers -= 1
+            if self._consumers or self.detached or self.state is State.SUSPENDED:
+                return
+            reason = "disconnect"
+        if not self._writer.closed:
+            self._performer.end(Ending(reason=reason))
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin, once. Needs the running loop."""
+        if self._inbox is not None:
+            return
+        loop = asyncio.get_running_loop()
+        self._inbox = Inbox(loop, self._receive)
+        self._writer.began()
+        self._on_start(self)
+        if self._cancelled_before is not None:
+            self._writer.post(Ending(reason=self._cancelled_before))
+            return
+        self._timer = self._runtime.clock.call_later(self._runtime.timeout, lambda: self._receive("timeout"))
+        self._performer.tasks.spawn(self._open(), name=f"agentflow opening {self.info.run_id}")
+
+    def cancel(self, reason: CancelReason = "user") -> None:
+        """End the run: at once on the loop's thread, as soon as the loop comes to it from another. Idempotent."""
+        # A start that does not see the reason has set the inbox before, and then it is put there.
+        self._cancelled_before = reason
+        if self._inbox is not None:
+            self._inbox.put(reason)
+
+    async def ended(self, *, or_suspended: bool = False) -> TerminalEvent | None:
+        """Wait for the terminal event; None if the run is suspended and that is enough. Raises `StoreError`."""
+        while self.terminal is None:
+            if or_suspended and self.state is State.SUSPENDED:
+                return None
+            await self._writer.wait(self._writer.seq)
+        return self.terminal
+
+    async def _open(self) -> None:
+        """Get hold of the session, then put in the user's message."""
+        try:
+            session = await self._runtime.store.open_session(self.info.session, self.info.run_id)
+        except AgentflowError as error:
+            self._writer.stop(error)
+            return
+        except Exception as error:  # noqa: BLE001  a store of the user's may raise anything
+            failure = StoreError(f"session {self.info.session.session_id!r} could not be opened: {error!r}")
+            failure.__cause__ = error
+            self._writer.stop(failure)
+            return
+        self._performer.begin(_history(session))
+        self._performer.post(
+            InputEvent(
+                text=self.info.text,
+                user_id=self.info.session.user_id,
+                model=self.info.model_name,
+                metadata=plain(self.info.metadata),
+                tools_hash=self._runtime.tools.hash,
+                history_version=session.version,
+                **self.info.header(),
+            )
+        )
+
+    def _closed(self) -> None:
+        """The run has its end, or its writer had to stop: let go of everything."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._performer.close()
+        if len(self._performer.tasks):
+            self._runtime.owner.spawn(self._performer.tasks.aclose(), name=f"agentflow end of {self.info.run_id}")
+        self._on_closed(self)
+
+
+def _history(session: Session) -> tuple[Message, ...]:
+    return tuple(message for turn in session.turns for message in turn.messages)

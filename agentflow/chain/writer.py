@@ -1,0 +1,380 @@
+"""The one writer of a run: everything that happens to it becomes numbered, accepted events here.
+
+Transform, reduce, number, append (all of a batch or none), take over the accepted state, publish, wake the
+followers, perform. It does not know how commands are performed: the performer prepares them.
+
+It is a task only while there is something to write, so a run that waits costs none.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from agentflow.chain.runtime import RunInfo, Runtime
+from agentflow.errors import AgentflowError, InvalidTransition, StoreError, TransformError
+from agentflow.events import (
+    TERMINAL_TYPES,
+    AgentEvent,
+    CancelledEvent,
+    CancelReason,
+    ErrorInfo,
+    Event,
+    EventType,
+    FailedEvent,
+    RunError,
+    StateEvent,
+    TerminalEvent,
+    ToolErrorEvent,
+    ToolStartEvent,
+    encode,
+    plain,
+    stamp,
+)
+from agentflow.messages import Usage, unpaired
+from agentflow.state import Call, Command, RunState, kept_messages, reduce
+from agentflow.stores.base import Turn
+
+logger = logging.getLogger(__name__)
+
+Action: TypeAlias = Callable[[], None]
+
+MAX_WAITING = 1000  # events in the inbox over which producers are asked to wait
+
+# What a transform may change; everything else of an event is the machine's.
+_CHANGEABLE: Final = {
+    EventType.INPUT: "text",
+    EventType.DELTA: "text",
+    EventType.TOOL_DELTA: "data",
+    EventType.TOOL_COMPLETE: "result",
+    EventType.TOOL_ERROR: "result",
+    EventType.SUMMARY: "text",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The run is to end now, whatever is open: failed with `error`, else cancelled for `reason`."""
+
+    error: RunError | None = None
+    reason: CancelReason = "user"
+
+
+class Commands(Protocol):
+    """Who knows how commands are performed."""
+
+    def prepare(self, command: Command, state: RunState) -> tuple[Sequence[AgentEvent | Command], Action | None]:
+        """The events that go into the same append as the command's cause, and what to do once it is accepted."""
+        ...
+
+    def open_usage(self) -> Usage:
+        """An estimate of what a model call that is being broken off has used."""
+        ...
+
+    def warn(self, code: str, message: str, data: dict[str, Any]) -> None:
+        """Something about this run's surroundings should be noted in its log."""
+        ...
+
+
+class _Draft:
+    """A batch while it is made: the state it leads to, its events, and what follows its acceptance."""
+
+    __slots__ = ("actions", "events", "size", "state", "terminal")
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        self.events: list[AgentEvent] = []
+        self.actions: list[Action] = []
+        self.size = 0
+        self.terminal: TerminalEvent | None = None
+
+
+class Writer:
+    """Writes one run. `post` takes events and endings in the order they happened; all else follows."""
+
+    def __init__(self, runtime: Runtime, info: RunInfo, commands: Commands, on_closed: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._info = info
+        self._commands = commands
+        self._on_closed = on_closed
+        self._inbox: deque[AgentEvent | Ending] = deque()
+        self._followers: list[asyncio.Future[None]] = []
+        self._writing = False
+        self._ending = False
+        self._bytes = 0
+        self._began = 0.0
+        self.state = RunState(run_id=info.run_id, limits=runtime.limits)
+        self.seq = 0
+        self.dropped = 0
+        self.terminal: TerminalEvent | None = None
+        self.broken: Exception | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can happen: the run has ended, or its writer had to stop."""
+        return self.terminal is not None or self.broken is not None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the log is behind, so that producers should `await accepted()` before they go on."""
+        return len(self._inbox) >= MAX_WAITING
+
+    def began(self) -> None:
+        """The run has begun now; durations count from here."""
+        self._began = self._runtime.clock.monotonic()
+
+    def elapsed_ms(self) -> float:
+        """Milliseconds since the run began."""
+        return round((self._runtime.clock.monotonic() - self._began) * 1000, 3)
+
+    def post(self, item: AgentEvent | Ending) -> None:
+        """Something happened. What comes after the end is dropped; after an ending, only what preceded it counts."""
+        if self.closed:
+            return
+        self._ending = self._ending or isinstance(item, Ending)
+        self._inbox.append(item)
+        if not self._writing:
+            self._writing = True
+            self._runtime.owner.spawn(self._write(), name=f"agentflow writer {self._info.run_id}")
+
+    def stop(self, error: Exception) -> None:
+        """Give up: the run stays open in the log, and whoever waits for it here gets `error`."""
+        if self.closed:
+            return
+        self.broken = error
+        self._inbox.clear()
+        self._wake()
+        self._on_closed()
+
+    async def wait(self, after: int) -> None:
+        """Return once there is an event after `after`, or the run has ended. Raises what stopped the writer."""
+        while self.seq <= after and self.terminal is None:
+            if self.broken is not None:
+                raise self.broken
+            follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._followers.append(follower)
+            await follower
+
+    async def accepted(self) -> None:
+        """Return once something more was accepted, or nothing can be any more."""
+        if not self.closed:
+            follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._followers.append(follower)
+            await follower
+
+    def _wake(self) -> None:
+        followers, self._followers = self._followers, []
+        for follower in followers:
+            if not follower.done():
+                follower.set_result(None)
+
+    # -- one batch ---------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        try:
+            while self._inbox and not self.closed:
+                await self._write_batch()
+        except asyncio.CancelledError:
+            self.stop(StoreError(f"run {self._info.run_id!r}: its writer was stopped; the run is open in the log"))
+            raise
+        except AgentflowError as error:
+            self.stop(error)
+        except Exception as error:
+            logger.exception("run %s: its writer failed", self._info.run_id)
+            failure = StoreError(f"run {self._info.run_id!r} could not be written: {error!r}")
+            failure.__cause__ = error
+            self.stop(failure)
+        finally:
+            self._writing = False
+
+    async def _write_batch(self) -> None:
+        items, self._inbox = self._inbox, deque()
+        draft = _Draft(self.state)
+        for item in items:
+            if draft.terminal is not None:
+                break
+            self._take(draft, item)
+        if not draft.events:
+            return
+        if draft.terminal is not None:
+            await self._keep_turn(draft)
+        await self._append(draft)
+        self._accept(draft)
+
+    def _take(self, draft: _Draft, item: AgentEvent | Ending) -> None:
+        try:
+            if isinstance(item, Ending):
+                self._end(draft, item)
+            else:
+                self._fold(draft, item)
+        except TransformError as error:
+            self._end(draft, Ending(error=RunError(kind=error.kind, message=str(error))))
+
+    def _fold(self, draft: _Draft, event: AgentEvent) -> None:
+        """Take an event and all that follows from it without an await, in order."""
+        work: deque[AgentEvent | Command] = deque([event])
+        while work:
+            item = work.popleft()
+            if isinstance(item, Event):
+                work.extend(self._reduce(draft, self._transform(item)))
+                continue
+            events, action = self._commands.prepare(item, draft.state)
+            work.extendleft(reversed(events))
+            if action is not None:
+                draft.actions.append(action)
+
+    def _reduce(self, draft: _Draft, event: AgentEvent) -> Sequence[Command]:
+        before = draft.state.chain(event.chain_id).state
+        try:
+            state, commands = reduce(draft.state, event)
+        except InvalidTransition:
+            self.dropped += 1
+            logger.exception("run %s: an event that cannot be was dropped: %s", self._info.run_id, event.type)
+            return ()
+        draft.state = state
+        after = state.chain(event.chain_id).state
+        changes = [self._state_event(event, before, after)] if before is not after else []
+        # A state event follows its cause, but the terminal event is always the last.
+        for item in (*changes, event) if event.type in TERMINAL_TYPES else (event, *changes):
+            self._number(draft, item)
+        if isinstance(event, TerminalEvent):
+            draft.terminal = event
+        return commands
+
+    def _state_event(self, cause: AgentEvent, before: Any, after: Any) -> StateEvent:
+        return StateEvent(
+            **self._info.header(),
+            iteration=cause.iteration,
+            previous=before,
+            current=after,
+            reason=cause.type.value,
+        )
+
+    def _number(self, draft: _Draft, event: AgentEvent) -> None:
+        now = datetime.fromtimestamp(self._runtime.clock.wall(), UTC)
+        stamp(event, self.seq + len(draft.events) + 1, now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+        draft.events.append(event)
+        draft.size += len(encode(event))
+
+    def _transform(self, event: AgentEvent) -> AgentEvent:
+        field = _CHANGEABLE.get(event.type)
+        if field is None:
+            return event
+        for transform in self._runtime.transforms:
+            event = _apply(transform, event, field)
+        return event
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def _end(self, draft: _Draft, ending: Ending) -> None:
+        """Close what is open, then end. The results of calls that are still running come too late from here on."""
+        chain = draft.state.root
+        for call in chain.round.calls if chain.rounds else ():
+            if call.status != "closed":
+                self._close_call(draft, call)
+        fields = self._info.header() | {
+            "iteration": chain.iteration,
+            "usage": chain.usage + self._commands.open_usage(),
+            "duration_ms": self.elapsed_ms(),
+        }
+        if ending.error is not None:
+            self._reduce(draft, FailedEvent(error=ending.error, **fields))
+        else:
+            self._reduce(draft, CancelledEvent(reason=ending.reason, **fields))
+        if draft.terminal is None:
+            raise RuntimeError(f"run {self._info.run_id!r} cannot end in state {draft.state.root.state}")
+
+    def _close_call(self, draft: _Draft, call: Call) -> None:
+        fields = self._info.header() | {"iteration": draft.state.root.iteration, "tool": call.call.name}
+        attempt = call.attempt if call.started else call.attempt + 1
+        if not call.started:
+            start = ToolStartEvent(
+                call_id=call.call.call_id,
+                arguments=call.arguments,
+                raw_arguments=call.call.raw_arguments,
+                attempt=attempt,
+                **fields,
+            )
+            self._reduce(draft, start)
+        message = "the run ended before this call did; it may or may not have had its effect"
+        error = ToolErrorEvent(
+            call_id=call.call.call_id,
+            attempt=attempt,
+            status="cancelled",
+            error=ErrorInfo(kind="cancelled", message=message),
+            result=f"[error: cancelled]\n{message}",
+            **fields,
+        )
+        self._reduce(draft, error)
+
+    async def _keep_turn(self, draft: _Draft) -> None:
+        """Store the turn and free the session, before the terminal event can be seen: the one write point."""
+        messages = kept_messages(draft.state.root)
+        turn = None
+        if messages:
+            fault = unpaired(messages)
+            if fault is not None:
+                raise RuntimeError(f"run {self._info.run_id!r} would store an unpaired turn: {fault}")
+            outcome = draft.events[-1].type.value
+            turn = Turn(run_id=self._info.run_id, outcome=outcome, messages=messages)  # type: ignore[arg-type]
+        await self._runtime.store.close_session(self._info.session, self._info.run_id, turn)
+
+    # -- acceptance --------------------------------------------------------------------------------------
+
+    async def _append(self, draft: _Draft) -> None:
+        log, run_id = self._runtime.store, self._info.run_id
+        try:
+            await log.append(run_id, draft.events)
+        except StoreError:
+            # The reply may have been lost and not the append: what the log says counts.
+            if await log.last(run_id) != draft.events[-1].seq:
+                raise
+
+    def _accept(self, draft: _Draft) -> None:
+        self.state = draft.state
+        self.seq = draft.events[-1].seq
+        self.terminal = draft.terminal
+        self._bytes += draft.size
+        self._runtime.bus.publish(draft.events, self._commands.warn)
+        self._wake()
+        if self.terminal is not None:
+            self._inbox.clear()
+            self._on_closed()
+            return
+        if self._bytes > self._runtime.run_log_bytes and not self._ending:
+            message = f"the run's log passed its limit of {self._runtime.run_log_bytes} bytes (limits.run_log_bytes)"
+            self.post(Ending(error=RunError(kind="limit", message=message)))
+        if self._ending:
+            return  # nothing new is begun for a run that is about to end
+        for action in draft.actions:
+            action()
+
+
+def _apply(transform: Callable[[AgentEvent], AgentEvent], event: AgentEvent, field: str) -> AgentEvent:
+    """`event` with what the transform made of its one changeable field; any other change is an error."""
+    name = getattr(transform, "__qualname__", repr(transform))
+    try:
+        changed = transform(event)
+    except Exception as error:
+        raise TransformError(
+            f"the transform {name} raised {type(error).__name__} for a {event.type} event; the run ends, since what "
+            "it would have hidden must not pass"
+        ) from error
+    if changed is event:
+        return event
+    if type(changed) is not type(event):
+        raise TransformError(f"the transform {name} must give back a {event.type} event, not {type(changed).__name__}")
+    value = getattr(changed, field)
+    if field == "data":
+        value = plain(value)
+    elif not isinstance(value, str):
+        raise TransformError(f"the transform {name} made {event.type}.{field} a {type(value).__name__}, not a text")
+    ours = msgspec.structs.replace(event, **{field: value})
+    if msgspec.structs.replace(changed, **{field: value}) != ours:
+        raise TransformError(f"the transform {name} changed more of a {event.type} event than its {field}")
+    return ours
