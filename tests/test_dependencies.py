@@ -1,0 +1,36 @@
+"""What an install of the project resolves to: stable releases only."""
+
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+PROJECT = "agentflow-rx"
+
+
+def installed_closure(name):
+    """Every installed distribution that an install of `name` with all its extras pulls in, with its version."""
+    found, todo = {}, [(name, frozenset(distribution(name).metadata.get_all("Provides-Extra") or ()))]
+    done = set()
+    while todo:
+        owner, extras = todo.pop()
+        if (owner, extras) in done:
+            continue
+        done.add((owner, extras))
+        try:
+            found[owner] = version(owner)
+        except PackageNotFoundError:  # of an extra that is not installed here
+            continue
+        for line in requires(owner) or ():
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                todo.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+    return found
+
+
+def test_no_pre_release_is_in_the_resolved_set():
+    closure = installed_closure(PROJECT)
+    assert {"reactivex", "aiohttp", "pydantic", "typing-extensions"} <= closure.keys()
+    assert {name: number for name, number in closure.items() if Version(number).is_prerelease} == {}
