@@ -10,6 +10,8 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
+from agentflow.tools.pools import ThreadPool
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -109,7 +111,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         await super().shutdown_default_executor()
 
     def _open_jobs(self) -> int:
-        return len(self._executor_jobs)
+        return len(self._executor_jobs) + ThreadPool.open_jobs()
 
     def _describe_tasks(self) -> str:
         return "\n".join(_describe(task) for task in asyncio.all_tasks(self)) or "(none)"

@@ -7,6 +7,7 @@ import pytest
 
 from agentflow.streams import LoopClock
 from agentflow.testing.clock import START, DeadlockError, VirtualTimeLoop, run_virtual
+from agentflow.tools.pools import ThreadPool
 
 
 @pytest.mark.virtual_time
@@ -89,12 +90,10 @@ async def test_bytes_over_a_real_socket_come_before_a_timer():
 @pytest.mark.virtual_time
 async def test_time_stands_still_while_a_thread_works():
     loop = asyncio.get_running_loop()
-    begin, go_on = threading.Event(), threading.Event()
-    job = loop.run_in_executor(None, lambda: (begin.set(), go_on.wait()))
-    loop.call_later(5, go_on.set)  # would let the job end, but must not come
-    begin.wait()
-    threading.Thread(target=go_on.set).start()
-    await job
+    release = threading.Event()
+    loop.call_later(5, release.set)  # would let the job end, but must not come
+    threading.Timer(0.02, release.set).start()
+    await loop.run_in_executor(None, release.wait)
     assert loop.time() == 0
 
 
@@ -154,3 +153,27 @@ async def test_a_name_is_looked_up_while_time_stands_still():
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(0.001):
         assert await loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
+
+
+@pytest.mark.virtual_time
+async def test_time_stands_still_while_a_job_of_a_tool_pool_is_open():
+    loop = asyncio.get_running_loop()
+    pool = ThreadPool("test")
+    release = threading.Event()
+    loop.call_later(5, release.set)  # would let the job end, but must not come
+    threading.Timer(0.02, release.set).start()
+    await pool.run(release.wait)
+    assert loop.time() == 0
+    pool.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_time_limit_of_a_tool_that_hangs_passes_by_advance():
+    loop = asyncio.get_running_loop()
+    pool = ThreadPool("test")
+    release = threading.Event()
+    job = asyncio.gather(asyncio.wait_for(pool.run(release.wait), 30), return_exceptions=True)
+    await loop.advance(31)
+    assert (loop.time(), isinstance((await job)[0], TimeoutError)) == (31, True)
+    release.set()
+    pool.close()
