@@ -77,11 +77,13 @@ class EventBus:
 
     def publish(self, events: Iterable[AgentEvent], report: Report | None = None) -> None:
         """Dispatch accepted events. For the writer of a run only; `report` takes warnings about taps."""
-        self._waiting.extend((event, report) for event in events)
         if self._busy:
+            self._waiting.extend((event, report) for event in events)
             return
         self._busy = True
         try:
+            for event in events:
+                self._dispatch(event, report)
             while self._waiting:
                 self._dispatch(*self._waiting.popleft())
         finally:

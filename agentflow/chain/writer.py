@@ -84,10 +84,11 @@ class Commands(Protocol):
 class _Draft:
     """A batch while it is made: the state it leads to, its events, and what follows its acceptance."""
 
-    __slots__ = ("actions", "events", "size", "state", "terminal")
+    __slots__ = ("actions", "events", "size", "state", "terminal", "ts")
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, ts: str) -> None:
         self.state = state
+        self.ts = ts
         self.events: list[AgentEvent] = []
         self.actions: list[Action] = []
         self.size = 0
@@ -194,7 +195,7 @@ class Writer:
 
     async def _write_batch(self) -> None:
         items, self._inbox = self._inbox, deque()
-        draft = _Draft(self.state)
+        draft = _Draft(self.state, _timestamp(self._runtime.clock.wall()))
         for item in items:
             if draft.terminal is not None:
                 break
@@ -256,8 +257,7 @@ class Writer:
         )
 
     def _number(self, draft: _Draft, event: AgentEvent) -> None:
-        now = datetime.fromtimestamp(self._runtime.clock.wall(), UTC)
-        stamp(event, self.seq + len(draft.events) + 1, now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+        stamp(event, self.seq + len(draft.events) + 1, draft.ts)
         draft.events.append(event)
         draft.size += len(encode(event))
 
@@ -353,6 +353,10 @@ class Writer:
             return  # nothing new is begun for a run that is about to end
         for action in draft.actions:
             action()
+
+
+def _timestamp(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def _apply(transform: Callable[[AgentEvent], AgentEvent], event: AgentEvent, field: str) -> AgentEvent:

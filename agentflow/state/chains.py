@@ -4,8 +4,9 @@ Immutable data and readings of it; how events change it is in `reducer`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from agentflow.events import State, ToolRecord
 from agentflow.messages import Message, ToolCall, Usage
@@ -15,16 +16,14 @@ TERMINAL_STATES: Final = frozenset({State.COMPLETED, State.FAILED, State.CANCELL
 CallStatus: TypeAlias = Literal["pending", "ready", "running", "retrying", "waiting", "closed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """What the machine decides by. `max_parallel_tools` calls of one round run at a time."""
 
     max_iterations: int = 15
     max_parallel_tools: int = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A tool call of a round; `outcome` is "success" or the status of its error.
 
     It is pending until there is room for it, ready once it was asked to run, running between `tool_start` and its
@@ -45,8 +44,7 @@ class Call:
         return self.status == "running" or (self.status == "waiting" and self.attempt > 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(msgspec.Struct, frozen=True):
     """One turn of the model and what came of it. `complete` once the model's reply is whole.
 
     `reply` is a user's answer to a question the model asked in its text.
@@ -67,14 +65,13 @@ class Round:
         return all(call.status == "closed" for call in self.calls)
 
 
-@dataclass(frozen=True, slots=True)
-class ChainState:
+class ChainState(msgspec.Struct, frozen=True):
     """One chain of a run: the root, or an agent that was called as a tool."""
 
     state: State = State.IDLE
     input: str | None = None
     rounds: tuple[Round, ...] = ()
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
     question: str | None = None
     ending: bool = False
 
@@ -94,13 +91,12 @@ class ChainState:
         return next((call for call in calls if call.call.call_id == call_id), None)
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(msgspec.Struct, frozen=True):
     """All chains of a run, by chain id. The root's id is the run's."""
 
     run_id: str
-    limits: Limits = field(default_factory=Limits)
-    chains: Mapping[str, ChainState] = field(default_factory=dict)
+    limits: Limits = msgspec.field(default_factory=Limits)
+    chains: Mapping[str, ChainState] = msgspec.field(default_factory=dict)
 
     def chain(self, chain_id: str) -> ChainState:
         """That chain; a fresh one if nothing is known of it yet."""

@@ -6,8 +6,10 @@ their results come back as events.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+from msgspec.structs import replace
 
 from agentflow.errors import InvalidTransition
 from agentflow.events import (
