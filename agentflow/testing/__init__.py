@@ -1,5 +1,6 @@
 """What agentflow's own tests use, for the tests of those who build on it."""
 
+from agentflow.models.scripted import ScriptedModel, call
 from agentflow.testing.clock import DeadlockError, VirtualTimeLoop, run_virtual
 from agentflow.testing.laws import LawError, assert_laws, check_laws
 from agentflow.testing.leaks import LeakCheck, LeakError
@@ -30,9 +31,11 @@ __all__ = [
     "RecordedRequest",
     "Reply",
     "Reset",
+    "ScriptedModel",
     "Stall",
     "VirtualTimeLoop",
     "assert_laws",
+    "call",
     "check_laws",
     "recorded",
     "run_virtual",

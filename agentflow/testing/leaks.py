@@ -7,10 +7,11 @@ import asyncio
 import gc
 import logging
 import os
+import sys
 import threading
 import warnings
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 _PATIENCE = 2.0  # real seconds a thread that was told to end gets for it
 _TURNS = 50  # of the loop, in which closed transports and cancelled tasks come to their end
@@ -23,18 +24,49 @@ class LeakError(AssertionError):
 
 
 class _Complaints(logging.Handler):
-    """Keeps what asyncio logs about things left behind."""
+    """Hears what Python and asyncio complain of: in log lines, in warnings, and in errors nobody could be told of."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
+        self._next_warning = warnings.showwarning
+        self._next_unraisable = sys.unraisablehook
+
+    def listen(self) -> None:
+        """Begin. Whoever listened before still hears everything."""
+        logging.getLogger("asyncio").addHandler(self)
+        self._next_warning, warnings.showwarning = warnings.showwarning, self._warn
+        self._next_unraisable, sys.unraisablehook = sys.unraisablehook, self._unraisable
+
+    def stop(self) -> None:
+        """End, and give back what `listen` took."""
+        logging.getLogger("asyncio").removeHandler(self)
+        warnings.showwarning = self._next_warning
+        sys.unraisablehook = self._next_unraisable
+
+    def note(self, message: object) -> None:
+        """Keep the message if it is a complaint about something left behind."""
+        if any(complaint in str(message) for complaint in _COMPLAINTS):
+            self.lines.append(str(message))
 
     def emit(self, record: logging.LogRecord) -> None:
         self.note(record.getMessage())
 
-    def note(self, message: str) -> None:
-        if any(complaint in message for complaint in _COMPLAINTS):
-            self.lines.append(message)
+    def _warn(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        self.note(message)
+        self._next_warning(message, category, filename, lineno, file, line)
+
+    def _unraisable(self, unraisable: "sys.UnraisableHookArgs") -> None:
+        self.note(unraisable.exc_value)
+        self._next_unraisable(unraisable)
 
 
 class LeakCheck:
@@ -54,7 +86,7 @@ class LeakCheck:
         self._tasks = asyncio.all_tasks()
         self._threads = set(threading.enumerate())
         self._descriptors = _descriptors()
-        logging.getLogger("asyncio").addHandler(self._complaints)
+        self._complaints.listen()
         return self
 
     async def __aexit__(
@@ -64,7 +96,7 @@ class LeakCheck:
             if error is None:
                 await self._verify()
         finally:
-            logging.getLogger("asyncio").removeHandler(self._complaints)
+            self._complaints.stop()
 
     async def _verify(self) -> None:
         for _ in range(_TURNS):
@@ -75,7 +107,7 @@ class LeakCheck:
             warnings.simplefilter("always")
             gc.collect()
         for warning in caught:
-            self._complaints.note(str(warning.message))
+            self._complaints.note(warning.message)
         left = [*self._left_in_loop(), *self._left_threads(), *self._complaints.lines]
         if left:
             raise LeakError("left behind:\n" + "\n".join(f"  {line}" for line in left))

@@ -1,6 +1,8 @@
 import asyncio
 import logging
+import sys
 import threading
+import warnings
 
 import aiohttp
 import pytest
@@ -81,6 +83,28 @@ async def test_a_coroutine_that_was_never_awaited_is_named():
         cycle.append(cycle)
 
     assert "never awaited" in await leaks(block)
+
+
+def test_a_coroutine_that_vanishes_unawaited_within_the_block_is_named():
+    async def block():
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            asyncio.sleep(0)
+
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        message = asyncio.run(leaks(block))
+    assert "never awaited" in message
+
+
+def test_a_warning_that_became_an_error_nobody_could_catch_is_named(monkeypatch):
+    heard = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: heard.append(str(unraisable.exc_value)))
+
+    async def block():
+        asyncio.sleep(0)
+
+    assert "never awaited" in asyncio.run(leaks(block))
+    assert len(heard) == 1
 
 
 def test_an_exception_that_nobody_took_is_named():
