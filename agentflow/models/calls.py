@@ -68,7 +68,7 @@ class _OpenCall:
     def is_whole(self) -> bool:
         """Whether the arguments so far are a JSON object."""
         text = self.arguments
-        return text.endswith("}") and _is_object(text)
+        return text.endswith("}") and is_object(text)
 
 
 class CallAssembly:
@@ -142,7 +142,8 @@ class CallAssembly:
             call.add(part.function)
 
 
-def _is_object(text: str) -> bool:
+def is_object(text: str) -> bool:
+    """Whether `text` is a JSON object, as arguments have to be."""
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):

@@ -4,6 +4,7 @@ It does not decide whether a call is repeated; and it never shows a secret: what
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -65,7 +66,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     value = headers.get("Retry-After", "").strip()
     try:
         if value.replace(".", "", 1).isdecimal():
-            return float(value)
+            seconds = float(value)
+            return seconds if math.isfinite(seconds) else None
         wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("Date", ""))
     except (ValueError, TypeError):  # TypeError: one of the two dates has no time zone
         return None

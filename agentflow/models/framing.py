@@ -17,7 +17,8 @@ class EventSplitter:
     """Bytes in, the data of whole events out, the same whatever the pieces.
 
     Work is linear in the bytes: an unfinished line is kept in pieces and joined when its end comes. Once one event
-    is over `MAX_EVENT_BYTES`, `overflow` is true, and nothing more comes out.
+    is over `MAX_EVENT_BYTES`, `overflow` is true, and nothing more comes out. (An unfinished event is measured as it
+    came, field names included; a whole one by its data.)
     """
 
     def __init__(self) -> None:

@@ -27,6 +27,7 @@ from agentflow.errors import (
 )
 from agentflow.messages import Message, ToolCall, ToolSpec, Usage, clean_text, unpaired
 from agentflow.models.base import ModelChunk, ModelRequest, estimate_request_tokens, estimate_tokens
+from agentflow.models.calls import is_object
 from agentflow.models.failures import error_from_body, mask
 from agentflow.models.parsing import ChatStreamParser, parse_completion
 
@@ -199,7 +200,9 @@ class OpenAIModel:
             pieces.append(data)
             size += len(data)
             if size > most:
-                raise ModelProtocolError(f"{self.provider!r} sent a body of more than {most} bytes")
+                raise ModelProtocolError(
+                    f"{self.provider!r} sent a body of more than {most} bytes", provider=self.provider
+                )
         return b"".join(pieces)
 
     async def _read_on(self, response: aiohttp.ClientResponse, limits: "_Limits", parser: ChatStreamParser) -> bytes:
@@ -304,12 +307,10 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    arguments = clean_text(call.raw_arguments) if call.raw_arguments.strip() else "{}"
-    return {
-        "id": call.call_id,
-        "type": "function",
-        "function": {"name": _legal_name(call.name), "arguments": arguments},
-    }
+    arguments = clean_text(call.raw_arguments)
+    # Blank, null or cut arguments were answered with an error; many servers refuse to be shown them again.
+    function = {"name": _legal_name(call.name), "arguments": arguments if is_object(arguments) else "{}"}
+    return {"id": call.call_id, "type": "function", "function": function}
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

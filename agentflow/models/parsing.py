@@ -20,6 +20,8 @@ from agentflow.models.framing import MAX_EVENT_BYTES, ErrorPayload, EventSplitte
 MAX_TEXT = 4 * 1024 * 1024  # characters of answer, reasoning, refusal and opaque details of one reply
 MAX_DEPTH = 64  # levels of opaque data, which others have to encode again
 
+_SANE = 2**53  # no count of tokens is larger, and not every reader could read it
+
 
 # Fields that some provider sends in another type than the rest are `Any` and looked at where they are used.
 class _Delta(msgspec.Struct, gc=False):
@@ -350,7 +352,7 @@ def _usage(content: Any) -> Usage | None:
     if not isinstance(content, dict):
         return None
     tokens = [content.get(key) for key in ("prompt_tokens", "completion_tokens")]
-    read, written = (count if type(count) is int and count > 0 else 0 for count in tokens)
+    read, written = (count if type(count) is int and 0 < count < _SANE else 0 for count in tokens)
     return Usage(input_tokens=read, output_tokens=written) if read or written else None
 
 

@@ -1,0 +1,174 @@
+import os
+
+import pytest
+from pydantic import ValidationError
+
+from agentflow.errors import ConfigError
+from agentflow.settings import Settings, provider_key
+
+
+@pytest.fixture(autouse=True)
+def no_surroundings(monkeypatch, tmp_path):
+    for variable in [name for name in os.environ if name.startswith("AGENTFLOW_")]:  # noqa: TID251  to clear it
+        monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "agentflow.toml"
+    path.write_text('[model]\ndefault = "from-file"\ntemperature = 0.5\nidle_timeout = "1m"\n', "utf-8")
+    return path
+
+
+def test_the_defaults():
+    settings = Settings()
+    assert settings.model.default is None
+    assert (settings.model.connect_timeout, settings.model.first_byte_timeout) == (5.0, 30.0)
+    assert (settings.model.idle_timeout, settings.model.total_timeout) == (30.0, 300.0)
+    assert (settings.chain.max_iterations, settings.chain.max_parallel_tools, settings.chain.timeout) == (15, 16, 600.0)
+    assert (settings.flow.window_ms, settings.flow.max_bytes) == (200, 524288)
+    assert settings.limits.run_log_bytes == 16 * 1024 * 1024
+    assert (settings.providers, settings.aliases, settings.pools, settings.tools.packages) == ({}, {}, {}, ())
+
+
+def test_constructor_beats_environment_beats_file(file, monkeypatch):
+    assert Settings().model.default == "from-file"
+    monkeypatch.setenv("AGENTFLOW_MODEL__DEFAULT", "from-environment")
+    assert Settings().model.default == "from-environment"
+    settings = Settings(model={"default": "given"})
+    assert settings.model.default == "given"
+    assert (settings.model.temperature, settings.model.idle_timeout) == (0.5, 60.0)
+
+
+def test_the_file_may_be_named(file, monkeypatch, tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text('[aliases]\nfast = "openai/x"\n', "utf-8")
+    assert Settings(config=other).aliases == {"fast": "openai/x"}
+    monkeypatch.setenv("AGENTFLOW_CONFIG", str(other))
+    settings = Settings()
+    assert (settings.aliases, settings.model.default) == ({"fast": "openai/x"}, None)
+    assert settings.config == other
+
+
+def test_every_kind_of_value_can_come_from_the_environment(monkeypatch):
+    for name, value in {
+        "MODEL__TEMPERATURE": "0.2",
+        "MODEL__MAX_TOKENS": "100",
+        "TOOLS__PACKAGES": "shop.tools, more",
+        "PROVIDERS__OPENAI__API_KEY": "sk-0123456789",
+        "ALIASES__FAST": "openai/x",
+        "POOLS__DB__SIZE": "3",
+    }.items():
+        monkeypatch.setenv(f"AGENTFLOW_{name}", value)
+    settings = Settings()
+    assert (settings.model.temperature, settings.model.max_tokens) == (0.2, 100)
+    assert settings.tools.packages == ("shop.tools", "more")
+    assert settings.providers["openai"].api_key.get_secret_value() == "sk-0123456789"
+    assert settings.aliases == {"fast": "openai/x"}
+    assert (settings.pools["db"].size, settings.pools["db"].queue) == (3, 256)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (5, 5.0),
+        (0.5, 0.5),
+        ("7", 7.0),
+        ("30s", 30.0),
+        ("5m", 300.0),
+        ("24h", 86400.0),
+        ("250ms", 0.25),
+        (" 1d ", 86400.0),
+    ],
+)
+def test_durations_are_seconds_or_have_a_unit(value, seconds):
+    assert Settings(chain={"timeout": value}).chain.timeout == seconds
+
+
+@pytest.mark.parametrize("value", ["", "soon", "5 parsecs", "m", "1h30m", "nan", "inf", 0, -1, "-1s", [], None])
+def test_what_is_no_duration_is_refused(value):
+    with pytest.raises(ConfigError, match=r"'chain\.timeout'"):
+        Settings(chain={"timeout": value})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"modl": {}}, "unknown setting 'modl'; the nearest known one is 'model'"),
+        ({"model": {"defualt": "x"}}, "unknown setting 'model.defualt'; the nearest known one is 'model.default'"),
+        (
+            {"providers": {"x": {"apikey": "y"}}},
+            "unknown setting 'providers.x.apikey'; the nearest known one is 'providers.x.api_key'",
+        ),
+        ({"pools": {"db": {"sise": 1}}}, "'pools.db.sise'; the nearest known one is 'pools.db.size'"),
+    ],
+)
+def test_unknown_keys_name_the_nearest(values, words):
+    with pytest.raises(ConfigError) as caught:
+        Settings(**values)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("AGENTFLOW_MODL", "unknown variable 'AGENTFLOW_MODL'; the nearest known one is 'AGENTFLOW_MODEL'"),
+        ("AGENTFLOW_CHIAN__TIMEOUT", "the nearest known one is 'AGENTFLOW_CHAIN'"),
+        ("AGENTFLOW_MODEL__DEFUALT", "unknown setting 'model.defualt'"),
+        ("AGENTFLOW_MODEL", "cannot be read"),
+    ],
+)
+def test_unknown_variables_are_errors_too(monkeypatch, variable, words):
+    monkeypatch.setenv(variable, "x")
+    with pytest.raises(ConfigError) as caught:
+        Settings()
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_wrong_is_named(file, tmp_path):
+    with pytest.raises(ConfigError, match=r"'.*nowhere.toml' does not exist"):
+        Settings(config=tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match="does not exist"):
+        Settings(config=tmp_path)
+    file.write_text('[model]\ndefualt = "x"\n', "utf-8")
+    with pytest.raises(ConfigError, match=r"unknown setting 'model.defualt'"):
+        Settings()
+    for raw in (b"[model\n", b"a = \xff\n"):
+        file.write_bytes(raw)
+        with pytest.raises(ConfigError, match=r"'.*agentflow.toml' is not valid TOML"):
+            Settings()
+
+
+def test_values_out_of_range_name_their_key():
+    for values in ({"chain": {"max_iterations": 0}}, {"pools": {"db": {"size": "many"}}}, {"flow": {"window_ms": -1}}):
+        with pytest.raises(ConfigError, match=r"setting '(chain.max_iterations|pools.db.size|flow.window_ms)'"):
+            Settings(**values)
+
+
+def test_secrets_are_never_shown():
+    settings = Settings(providers={"openai": {"api_key": "sk-0123456789"}})
+    assert "0123456789" not in repr(settings) + str(settings) + settings.model_dump_json()
+    with pytest.raises(ConfigError) as caught:
+        Settings(providers={"openai": {"api_key": ["sk-0123456789"]}})
+    assert "0123456789" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_settings_do_not_change():
+    settings = Settings()
+    for change in (lambda: setattr(settings, "aliases", {}), lambda: setattr(settings.chain, "timeout", 1.0)):
+        with pytest.raises(ValidationError):
+            change()
+
+
+def test_a_providers_key_is_read_from_its_variable(monkeypatch):
+    monkeypatch.setenv("ACME_API_KEY", " sk-0123456789\n")
+    key = provider_key("ACME_API_KEY")
+    assert key is not None
+    assert key.get_secret_value() == "sk-0123456789"
+    assert "0123456789" not in repr(key)
+    monkeypatch.setenv("ACME_API_KEY", " ")
+    assert provider_key("ACME_API_KEY") is None
+    monkeypatch.delenv("ACME_API_KEY")
+    assert provider_key("ACME_API_KEY") is None
