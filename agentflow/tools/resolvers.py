@@ -115,7 +115,7 @@ def _explain(error: ValidationError) -> Iterator[str]:
     elif deepest.validator == "type":
         yield f"{prefix}{_json(instance)} is not of type {_json(rule)}"
     else:
-        yield f"{prefix}{deepest.message}"
+        yield f"{prefix}{_json(instance)} does not fit {deepest.validator}: {_json(rule)}"
 
 
 def _nearest(name: str, known: Any) -> str:
@@ -188,7 +188,7 @@ def _sample_of_type(schema: dict[str, Any], root: dict[str, Any], depth: int) ->
         items = schema.get("prefixItems") or [schema.get("items", {})] * schema.get("minItems", 1)
         return [_sample(item, root, depth + 1) for item in items]
     if kind in ("integer", "number"):
-        return schema.get("minimum", schema.get("maximum", schema.get("exclusiveMinimum", 0) + 1))
+        return schema.get("minimum", schema.get("maximum", schema.get("exclusiveMinimum", -1) + 1))
     if kind == "string":
         return _SAMPLES.get(schema.get("format", ""), "text")
     return {"boolean": True, "null": None}[kind]

@@ -1,0 +1,256 @@
+"""What becomes a tool, and what does not."""
+
+import functools
+import typing
+
+import pytest
+
+from agentflow.errors import ConfigError
+from agentflow.tools.registry import Tool, ToolRegistry, tool
+
+
+@tool
+def order_detail(order_id: str) -> str:
+    """Look up one order.
+
+    Args:
+        order_id: Order number.
+    """
+    return order_id
+
+
+class Weather:
+    """A service as users have them: most of it is nobody's business."""
+
+    region = "EU"
+
+    def __init__(self, prefix="w"):
+        self.prefix = prefix
+
+    @tool
+    def today(self, city: str) -> str:
+        """Say today's weather."""
+        return f"{self.prefix}:{city}"
+
+    def delete_everything(self):
+        raise AssertionError("never exposed")
+
+    @property
+    def secret(self):
+        raise AssertionError("never read")
+
+    @staticmethod
+    def helper():
+        raise AssertionError("never exposed")
+
+    @classmethod
+    def create(cls):
+        raise AssertionError("never exposed")
+
+    def __call__(self):
+        raise AssertionError("never exposed")
+
+    @tool(name="forecast", timeout=5)
+    async def tomorrow(self, city: str) -> str:
+        """Say tomorrow's weather."""
+        return f"{self.prefix}:{city}"
+
+    @staticmethod
+    @tool
+    def units() -> str:
+        """Name the units."""
+        return "metric"
+
+
+class Lookup:
+    name = "lookup"
+    description = "Looks up."
+    parameters: typing.ClassVar = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+
+    def execute(self, arguments):
+        return arguments["q"]
+
+
+def test_a_decorated_function_is_still_the_same_function():
+    def plain(a: int) -> int:
+        return a
+
+    assert tool(plain) is plain
+    assert tool(name="other")(plain) is plain
+    assert order_detail("7") == "7"
+
+
+def test_what_a_model_is_told_comes_from_the_function():
+    (spec,) = ToolRegistry([order_detail]).specs()
+
+    assert spec.name == "order_detail"
+    assert spec.description == "Look up one order."
+    assert spec.parameters["properties"] == {"order_id": {"type": "string", "description": "Order number."}}
+
+
+def test_the_options_of_the_decorator_win_over_the_function():
+    @tool(name="x", description="d", examples=[{"a": 1}], timeout=2, pool="slow")
+    def probe(a: int):
+        """Not this."""
+        return a
+
+    (made,) = ToolRegistry([probe])
+
+    assert (made.name, made.description, made.examples, made.timeout, made.pool) == ("x", "d", ({"a": 1},), 2, "slow")
+
+
+@pytest.mark.parametrize("option", ["approval", "retries", "idempotent", "sequential", "is_error"])
+def test_an_option_that_does_not_exist_is_refused_rather_than_ignored(option):
+    with pytest.raises(TypeError, match=option):
+        tool(**{option: True})
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", None])
+def test_a_timeout_that_is_no_time_is_refused(timeout):
+    with pytest.raises(ConfigError, match="timeout"):
+        tool(timeout=timeout)
+
+
+def test_an_object_offers_its_decorated_methods_in_order_and_nothing_else():
+    registry = ToolRegistry([Weather("p")])
+
+    assert [made.name for made in registry] == ["today", "forecast", "units"]
+    assert list(registry.get("today").parameters["properties"]) == ["city"]
+    assert registry.get("today").function("Rome") == "p:Rome"
+    assert registry.get("forecast").timeout == 5
+
+
+def test_a_subclass_that_overrides_a_tool_without_decorating_it_does_not_offer_it():
+    class Quiet(Weather):
+        def today(self, city: str) -> str:
+            return city
+
+        @tool
+        def more(self) -> str:
+            return ""
+
+    assert [made.name for made in ToolRegistry([Quiet()])] == ["forecast", "units", "more"]
+
+
+def test_functions_bound_methods_and_partials_passed_in_need_no_decorator():
+    def plain(a: int) -> int:
+        return a
+
+    registry = ToolRegistry([plain, Weather().tomorrow, functools.partial(order_detail, order_id="1")])
+
+    assert [made.name for made in registry] == ["plain", "forecast", "order_detail"]
+
+
+def test_an_object_with_name_description_parameters_and_execute_is_a_tool():
+    (made,) = ToolRegistry([Lookup()])
+
+    assert (made.name, made.description, made.parameters) == ("lookup", "Looks up.", Lookup.parameters)
+    assert made.function(q="x") == "x"
+
+
+def test_a_ready_tool_is_taken_as_it_is():
+    (made,) = ToolRegistry([order_detail])
+
+    assert ToolRegistry([made]).get("order_detail") is made
+    assert isinstance(made, Tool)
+
+
+def test_the_kind_says_where_a_function_is_called():
+    async def coroutine():
+        return 1
+
+    def generator():
+        yield 1
+
+    async def async_generator():
+        yield 1
+
+    def sync():
+        return 1
+
+    class Callable:
+        async def __call__(self):
+            return 1
+
+    items = [coroutine, generator, async_generator, sync, functools.partial(coroutine), Callable()]
+    kinds = [next(iter(ToolRegistry([item]))).kind for item in items]
+
+    assert kinds == ["coroutine", "generator", "async_generator", "sync", "coroutine", "coroutine"]
+
+
+def test_two_tools_of_one_name_are_refused_and_both_are_named():
+    def order_detail_again(order_id: str):
+        return order_id
+
+    registry = ToolRegistry([order_detail])
+    with pytest.raises(ConfigError, match=r"'order_detail'.*test_registry\.order_detail and .*order_detail_again"):
+        registry.add(tool(name="order_detail")(order_detail_again))
+    assert len(registry) == 1
+
+
+def test_an_item_that_is_refused_adds_nothing():
+    registry = ToolRegistry([tool(name="forecast")(lambda: 1)])
+    with pytest.raises(ConfigError, match="forecast"):
+        registry.add(Weather())
+
+    assert [made.name for made in registry] == ["forecast"]
+
+
+@pytest.mark.parametrize("name", ["a b", "x" * 65, "naïve", "a.b", "a\n"])
+def test_a_name_that_providers_refuse_is_refused(name):
+    with pytest.raises(ConfigError, match="may not be named"):
+        ToolRegistry([tool(name=name)(lambda: 1)])
+
+
+def test_a_lambda_needs_a_name():
+    with pytest.raises(ConfigError, match="<lambda>"):
+        ToolRegistry([lambda: 1])
+    assert "one" in ToolRegistry([tool(name="one")(lambda: 1)])
+
+
+@pytest.mark.parametrize("item", [Weather, 5, "order_detail", None, object(), {"name": "x"}])
+def test_what_is_no_tool_is_refused(item):
+    with pytest.raises(ConfigError, match=r"class; pass an object|is no tool"):
+        ToolRegistry([item])
+
+
+def test_the_decorator_refuses_what_it_cannot_mark():
+    with pytest.raises(ConfigError, match="below @staticmethod"):
+        tool(staticmethod(len))
+    with pytest.raises(ConfigError, match="wrap it in a def"):
+        tool(len)
+    with pytest.raises(ConfigError, match="wrap it in a def"):
+        tool(Weather().today)
+
+
+def test_an_object_that_answers_to_every_name_is_not_taken_for_a_tool():
+    class Anything:
+        def __getattr__(self, name):
+            return Anything()
+
+    class Holder:
+        thing = Anything()
+
+    with pytest.raises(ConfigError, match="is no tool"):
+        ToolRegistry([Holder()])
+
+
+def test_an_example_that_would_be_refused_is_refused_at_once():
+    @tool(examples=[{"order": "1"}])
+    def probe(order_id: str):
+        return order_id
+
+    with pytest.raises(ConfigError, match="does not fit its schema"):
+        ToolRegistry([probe])
+
+
+def test_the_hash_is_of_names_descriptions_and_schemas_in_any_order():
+    def other(order_id: str):
+        return order_id
+
+    first = ToolRegistry([order_detail, other]).hash
+
+    assert first == ToolRegistry([other, order_detail]).hash
+    assert first != ToolRegistry([order_detail]).hash
+    assert first != ToolRegistry([order_detail, tool(description="changed")(other)]).hash
+    assert len(first) == 64

@@ -1,0 +1,216 @@
+"""A model's text: what becomes arguments, and what the model is told where it does not."""
+
+import datetime
+import enum
+import json
+import typing
+
+import pytest
+from pydantic import BaseModel, Field
+
+from agentflow.errors import ToolArgumentsError
+from agentflow.tools.registry import ToolRegistry, tool
+from agentflow.tools.resolvers import example_arguments, resolve
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Item(BaseModel):
+    sku: str
+    count: int = 1
+
+
+@tool(examples=[{"order_id": "ORD1", "item": {"sku": "a"}}])
+def change(order_id: str, item: Item, colour: Colour = Colour.RED, note: str | None = None):
+    return order_id
+
+
+def anything(**arguments):
+    return arguments
+
+
+def made(function, **options):
+    (result,) = ToolRegistry([tool(**options)(function) if options else function])
+    return result
+
+
+CHANGE = made(change)
+FREE = made(anything, parameters={"type": "object"})
+
+
+def refusal(raw, of=CHANGE):
+    with pytest.raises(ToolArgumentsError) as caught:
+        resolve(of, raw)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("raw", ["", "  \n", "null", " null ", "{}", None])
+def test_blank_and_null_mean_no_arguments(raw):
+    assert resolve(FREE, raw) == {}
+
+
+def test_arguments_that_fit_are_given_back_without_defaults():
+    raw = '{"order_id": "12345678901234567890123456", "item": {"sku": "a"}}'
+
+    assert resolve(CHANGE, raw) == {"order_id": "12345678901234567890123456", "item": {"sku": "a"}}
+
+
+def test_numbers_and_text_keep_every_digit():
+    raw = '{"big": 123456789012345678901234567890, "text": "0012", "float": 1.5, "list": ["1", 1]}'
+
+    assert resolve(FREE, raw) == {
+        "big": 123456789012345678901234567890,
+        "text": "0012",
+        "float": 1.5,
+        "list": ["1", 1],
+    }
+
+
+def test_surrogate_pairs_are_joined_and_lone_ones_replaced_so_that_the_event_can_be_written():
+    resolved = resolve(FREE, '{"a": "\\ud83d\\ude00", "b": ["\\ud800"]}')
+
+    assert resolved == {"a": "\U0001f600", "b": ["\ufffd"]}
+    json.dumps(resolved, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"path": "a", "text": "abc',
+        '{"a": 1',
+        '{"a": 1}}',
+        '{"a": 1}{"a": 1}',
+        "{'a': 1}",
+        '{"a": 1,}',
+        "{a: 1}",
+        "undefined",
+        "```json\n{}\n```",
+        '{"a": NaN}',
+        '{"a": Infinity}',
+        '{"a": -Infinity}',
+        '{"a": 1e999}',
+        '{"a": 1, "a": 2}',
+        '{"a": {"b": 1, "b": 2}}',
+        '{"a": ' + "1" * 5000 + "}",
+        '{"a": ' * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+        "\x00",
+    ],
+)
+def test_text_that_is_not_strict_json_is_refused_and_never_completed(raw):
+    assert "not valid JSON" in refusal(raw, FREE)
+
+
+@pytest.mark.parametrize("raw", ["[]", "5", '"text"', "true", "[1]"])
+def test_json_that_is_no_object_is_refused(raw):
+    assert "expected a JSON object" in refusal(raw, FREE)
+
+
+def nested(levels):
+    return '{"a":' * levels + "1" + "}" * levels
+
+
+def test_nesting_is_refused_beyond_64_levels():
+    assert resolve(FREE, nested(64))
+    assert "deeper than 64" in refusal(nested(65), FREE)
+    assert "deeper than 64" in refusal('{"a":' + "[" * 64 + "]" * 64 + "}", FREE)
+
+
+def test_a_missing_and_an_unknown_field_are_named_with_what_is_near():
+    text = refusal('{"orderid": "1", "item": {"sku": "a"}}')
+
+    assert "missing: order_id" in text
+    assert "'orderid' is not a field, did you mean 'order_id'" in text
+
+
+def test_a_wrong_value_is_told_with_its_field_the_allowed_values_and_an_example():
+    text = refusal('{"order_id": 5, "item": {"sku": "a", "count": "2"}, "colour": "green"}')
+
+    assert 'order_id: 5 is not of type "string"' in text
+    assert 'item.count: "2" is not of type "integer"' in text
+    assert 'colour: "green" is not allowed; allowed: "red", "blue"' in text
+    assert text.endswith('Example: {"order_id": "ORD1", "item": {"sku": "a"}}')
+
+
+def test_nothing_is_converted_to_fit():
+    for raw in ('{"n": "5"}', '{"n": true}', '{"n": null}', '{"n": 1.5}', '{"n": []}'):
+
+        def count(n: int):
+            return n
+
+        assert "not of type" in refusal(raw, made(count))
+
+
+def test_a_long_value_is_cut_in_the_refusal():
+    text = refusal(json.dumps({"order_id": ["x" * 100_000], "item": {"sku": "a"}}))
+
+    assert len(text) < 1000
+
+
+def test_many_wrong_values_are_not_all_told():
+    def numbers(values: list[int]):
+        return values
+
+    assert refusal(json.dumps({"values": ["x"] * 100_000}), made(numbers)).count("\n- ") == 5
+
+
+def test_whatever_goes_wrong_in_validation_is_a_refusal():
+    loop = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
+
+    assert "could not be checked (RecursionError)" in refusal('{"a": 1}', made(anything, parameters=loop))
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [("2025-01-31T12:00:00Z", True), ("2025-02-30T12:00:00Z", False), ("tomorrow", False), ("(" * 500, False)],
+)
+def test_the_formats_of_dates_are_checked(text, fits):
+    of = made(anything, parameters={"type": "object", "properties": {"a": {"type": "string", "format": "date-time"}}})
+    raw = json.dumps({"a": text})
+
+    if fits:
+        assert resolve(of, raw) == {"a": text}
+    else:
+        assert "date-time" in refusal(raw, of)
+
+
+def test_other_formats_say_nothing():
+    of = made(anything, parameters={"type": "object", "properties": {"a": {"type": "string", "format": "regex"}}})
+
+    assert resolve(of, json.dumps({"a": "(" * 500})) == {"a": "(" * 500}
+
+
+def test_an_example_is_made_from_the_schema_where_none_was_given():
+    def probe(
+        item: Item,
+        colour: Colour,
+        many: list[int],
+        maybe: float | None,
+        when: datetime.datetime,
+        flag: bool,
+        pair: tuple[str, int],
+        at_least: typing.Annotated[int, Field(ge=18)],
+        optional: int = 3,
+    ):
+        return item
+
+    assert example_arguments(made(probe)) == {
+        "item": {"sku": "text"},
+        "colour": "red",
+        "many": [0],
+        "maybe": 0,
+        "when": "2025-01-31T12:00:00Z",
+        "flag": True,
+        "pair": ["text", 0],
+        "at_least": 18,
+    }
+
+
+def test_no_example_is_better_than_a_wrong_one():
+    of = made(anything, parameters={"type": "object", "properties": {"a": {"pattern": "^z"}}, "required": ["a"]})
+
+    assert example_arguments(of) is None
+    assert "Example" not in refusal('{"a": "x"}', of)
