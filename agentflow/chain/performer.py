@@ -5,7 +5,7 @@ It decides nothing: what follows from an event is in `state`, when it counts is 
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeAlias
@@ -191,7 +191,7 @@ class Performer:
 
     def _start_model(self, request: ModelRequest, command: CallModel, estimate: int) -> None:
         self._open_input_tokens = estimate
-        self._spawn(self._call_model(request, command, estimate), "model call")
+        self._spawn(partial(self._call_model, request, command, estimate), "model call")
 
     async def _call_model(self, request: ModelRequest, command: CallModel, estimate: int) -> None:
         reply = _Reply(self._clock.monotonic())
@@ -321,7 +321,7 @@ class Performer:
         return (complete,)
 
     def _start_tool(self, tool: Tool, arguments: dict[str, Any], start: ToolStartEvent) -> None:
-        self._spawn(self._run_tool(tool, arguments, start), f"tool {tool.name}")
+        self._spawn(partial(self._run_tool, tool, arguments, start), f"tool {tool.name}")
 
     async def _run_tool(self, tool: Tool, arguments: dict[str, Any], start: ToolStartEvent) -> None:
         context = ToolContext(
@@ -373,14 +373,17 @@ class Performer:
     def _fail(self, error: AgentflowError) -> None:
         self.post(Ending(error=RunError(kind=error.kind, message=str(error), retryable=error.retryable)))
 
-    def _spawn(self, work: Any, what: str) -> None:
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
         self.tasks.spawn(self._guard(work, what), name=f"agentflow {what} of {self._info.run_id}")
 
-    async def _guard(self, work: Any, what: str) -> None:
-        """A run never waits for a task that has died: whatever ends one but a cancel ends the run."""
+    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+        """A run never waits for a task that has died: whatever ends one but a cancel ends the run.
+
+        The coroutine is made here, since a task that is cancelled before its first step would never await it.
+        """
         task = asyncio.current_task()
         try:
-            await work
+            await work()
         except asyncio.CancelledError:
             if task is not None and task.cancelling():
                 raise
