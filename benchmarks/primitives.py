@@ -53,9 +53,7 @@ def bus(taps: int, events: int) -> None:
 def micro_batch(_: int, events: int) -> None:
     """Tokens into an open window, emitted by size."""
     emitted: list[int] = []
-    batch: MicroBatch[tuple[int, int, str]] = MicroBatch(
-        lambda _, __, count: emitted.append(count), clock=LoopClock()
-    )
+    batch: MicroBatch[tuple[int, int, str]] = MicroBatch(lambda _, __, count: emitted.append(count), clock=LoopClock())
     for _i in range(events):
         batch.push((1, 1, "answer"), "word ")
     batch.close()

@@ -56,7 +56,9 @@ def serve() -> None:
         if count not in scripts:
             words = b"".join(frame({"content": f" word{i % 1000:03d} and so"}) for i in range(count))
             done = b"e\r\ndata: [DONE]\n\n\r\n"
-            scripts[count] = frame({"role": "assistant", "content": ""}) + words + frame({}, "stop") + frame(None) + done
+            scripts[count] = (
+                frame({"role": "assistant", "content": ""}) + words + frame({}, "stop") + frame(None) + done
+            )
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         response.enable_chunked_encoding()
         await response.prepare(request)
@@ -87,9 +89,7 @@ class Raw:
         self.session = aiohttp.ClientSession()
 
     async def chat(self, model: str, tools: list[Any], on_text: Callable[..., None]) -> None:
-        body = msgspec.json.encode(
-            {"model": model, "stream": True, "messages": [{"role": "user", "content": "go"}]}
-        )
+        body = msgspec.json.encode({"model": model, "stream": True, "messages": [{"role": "user", "content": "go"}]})
         rest = b""
         async with self.session.post(self.url, data=body, headers={"Content-Type": "application/json"}) as response:
             async for block in response.content.iter_any():
@@ -168,7 +168,7 @@ def cpu() -> float:
 
 
 def run(*args: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, __file__, *args], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, __file__, *args], check=False, capture_output=True, text=True, timeout=120)
     if done.returncode:
         sys.exit(done.stderr)
     return json.loads(done.stdout)
