@@ -73,6 +73,7 @@ class TaskOwner:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._asked: set[asyncio.Task[Any]] = set()
         self.abandoned = 0
 
     def __len__(self) -> int:
@@ -89,6 +90,7 @@ class TaskOwner:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        self._asked.discard(task)
         if task.cancelled():
             return
         error = task.exception()
@@ -98,11 +100,13 @@ class TaskOwner:
             )
 
     def cancel(self) -> None:
-        """Ask every task to end, but not the one that is calling."""
-        current = asyncio.current_task()
-        for task in tuple(self._tasks):
-            if task is not current:
-                task.cancel()
+        """Ask every task to end, once, but not the one that is calling.
+
+        Asked again, a task that cleans up after the first time would be torn out of it.
+        """
+        for task in self._tasks - self._asked - {asyncio.current_task()}:
+            self._asked.add(task)
+            task.cancel()
 
     async def drain(self, patience: float) -> None:
         """Wait until every task has ended of itself, those started meanwhile too, up to `patience` seconds."""
