@@ -80,6 +80,7 @@ class InMemoryStore:
     async def read(self, run_id: str, after: int, limit: int) -> Sequence[AgentEvent]:
         """See `EventLog.read`."""
         run = self._runs.get(run_id)
+        after = max(after, 0)
         return run.events[after : after + limit] if run is not None else ()
 
     async def wait(self, run_id: str, after: int) -> None:
@@ -141,9 +142,9 @@ class InMemoryStore:
         try:
             await ours
         except asyncio.CancelledError:
-            if ours.done() and not ours.cancelled():  # the session came to us in the same moment: give it on
+            if session.active_run == run_id:  # the session came to us in the same moment: give it on
                 self._pass_on(session)
-            else:
+            elif (run_id, ours) in session.waiting:  # else it was passed over already
                 session.waiting.remove((run_id, ours))
             raise
 
