@@ -47,6 +47,7 @@ class Call(msgspec.Struct, frozen=True):
 class Round(msgspec.Struct, frozen=True):
     """One turn of the model and what came of it. `complete` once the model's reply is whole.
 
+    `void` from a rollback to the start of the next attempt, in which nothing more can come of this one.
     `reply` is a user's answer to a question the model asked in its text.
     """
 
@@ -54,6 +55,7 @@ class Round(msgspec.Struct, frozen=True):
     text: str = ""
     reasoning: str = ""
     complete: bool = False
+    void: bool = False
     finish_reason: str | None = None
     calls: tuple[Call, ...] = ()
     provider_data: dict[str, Any] | None = None

@@ -53,12 +53,20 @@ def reduce(state: RunState, event: AgentEvent) -> tuple[RunState, Commands]:
     allowed = TABLE[chain.state].get(event.type)
     if allowed is None:
         raise InvalidTransition(f"{event.type} is not allowed in state {chain.state} (chain {event.chain_id!r})")
+    if chain.ending and not _follows_a_cancelled_call(event):
+        raise InvalidTransition(f"{event.type} after a cancelled call: the run is ending (chain {event.chain_id!r})")
     after, commands = _HANDLERS[event.type](_Context(state.limits, event.chain_id, chain), event)
     if after.state not in allowed:
         raise InvalidTransition(f"{event.type} must not lead from {chain.state} to {after.state}")
     if after is chain:
         return state, commands
     return replace(state, chains={**state.chains, event.chain_id: after}), commands
+
+
+def _follows_a_cancelled_call(event: AgentEvent) -> bool:
+    if isinstance(event, ToolErrorEvent):
+        return event.status == "cancelled"
+    return event.type in (EventType.TOOL_START, EventType.WARNING, EventType.FAILED, EventType.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,8 @@ def _on_model_start(context: _Context, event: ModelStartEvent) -> Step:
     else:
         attempt = chain.round.attempt + 1
         expected, rounds = (chain.iteration, attempt), (*chain.rounds[:-1], Round(attempt=attempt))
+        if chain.round.text or chain.round.reasoning:
+            raise context.refuse(f"model_start of attempt {attempt} before the one with text was rolled back")
     if (event.iteration, event.attempt) != expected:
         raise context.refuse(f"model_start of round {event.iteration}, attempt {event.attempt}, not {expected}")
     return replace(chain, state=State.AWAITING_MODEL, rounds=rounds), ()
@@ -111,7 +121,7 @@ def _on_delta(context: _Context, event: DeltaEvent) -> Step:
         if event.iteration != chain.iteration + 1:
             raise context.refuse(f"delta of round {event.iteration}, whose reply is whole")
         return replace(chain, rounds=(*chain.rounds, Round(text=event.text, complete=True))), ()
-    if (event.iteration, event.attempt) != (chain.iteration, chain.round.attempt):
+    if chain.round.void or (event.iteration, event.attempt) != (chain.iteration, chain.round.attempt):
         raise context.refuse(f"delta of round {event.iteration}, attempt {event.attempt}, which is not the current")
     if event.channel == "reasoning":
         return context.with_round(reasoning=chain.round.reasoning + event.text), ()
@@ -119,10 +129,10 @@ def _on_delta(context: _Context, event: DeltaEvent) -> Step:
 
 
 def _on_rollback(context: _Context, event: RollbackEvent) -> Step:
-    if event.attempt != context.chain.round.attempt:
+    if context.chain.round.void or event.attempt != context.chain.round.attempt:
         raise context.refuse(f"rollback of attempt {event.attempt}, which is not the current")
     command = CallModel(context.chain_id, iteration=context.chain.iteration, attempt=event.attempt + 1)
-    return context.with_round(text="", reasoning=""), (command,)
+    return context.with_round(text="", reasoning="", void=True), (command,)
 
 
 # A reply that was cut: whatever calls it has may be cut too, even if they parse.
@@ -138,6 +148,8 @@ _LIMIT_NOTICE: Final = (
 
 
 def _on_model_complete(context: _Context, event: ModelCompleteEvent) -> Step:
+    if context.chain.round.void or event.iteration != context.chain.iteration:
+        raise context.refuse(f"model_complete of round {event.iteration}, which has no open call")
     calls = tuple(Call(call) for call in event.tool_calls)
     chain = replace(
         context.with_round(
@@ -222,7 +234,7 @@ def _close(context: _Context, event: ToolCompleteEvent | ToolErrorEvent, outcome
         result=event.result,
         duration_ms=call.duration_ms + event.duration_ms,
     )
-    if outcome == "cancelled" or chain.ending:  # the run is ending: nothing follows from it any more
+    if outcome == "cancelled":  # the run is ending: nothing follows from it any more
         return replace(chain, ending=True), ()
     return _after_close(context, chain)
 
