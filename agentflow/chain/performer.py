@@ -12,12 +12,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from agentflow.chain.reply import Reply, checked, pieces
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.chain.writer import Action, Ending, Writer
 from agentflow.errors import AgentflowError, ModelError, ToolArgumentsError
 from agentflow.events import (
-    MAX_ANSWER_BYTES,
-    MAX_DELTA_BYTES,
     MAX_EVENT_BYTES,
     AgentEvent,
     Channel,
@@ -36,8 +35,9 @@ from agentflow.events import (
     ToolStatus,
     WarningEvent,
     encode,
+    plain,
 )
-from agentflow.messages import Message, ToolCall, Usage
+from agentflow.messages import Message, ToolCall, Usage, clean_text
 from agentflow.models.base import (
     CallRequest,
     ModelChunk,
@@ -67,37 +67,6 @@ Prepared: TypeAlias = tuple[Sequence[AgentEvent | Command], Action | None]
 BatchKey: TypeAlias = tuple[int, int, Channel]  # iteration, attempt, channel
 
 
-class _Reply:
-    """A model's reply as far as it has come."""
-
-    def __init__(self, began: float) -> None:
-        self.began = began
-        self.first_chunk: float | None = None
-        self.texts: list[str] = []
-        self.size = 0  # encoded bytes of the texts
-        self.calls: list[CallRequest] = []
-        self.finish_reason: str | None = None
-        self.usage: Usage | None = None
-        self.provider_data: dict[str, Any] | None = None
-
-    def add(self, text: str) -> None:
-        """More of the answer or of the reasoning."""
-        self.texts.append(text)
-        self.size += len(msgspec.json.encode(text))
-
-    def take(self, chunk: ModelChunk) -> None:
-        """What the chunk says besides its text."""
-        self.calls.extend(chunk.calls)
-        self.finish_reason = chunk.finish_reason or self.finish_reason
-        self.usage = chunk.usage or self.usage
-        self.provider_data = chunk.provider_data or self.provider_data
-
-    def estimated_usage(self, input_tokens: int) -> Usage:
-        """What the call used, for a provider that does not say."""
-        output = estimate_tokens("".join((*self.texts, *(call.arguments for call in self.calls))))
-        return Usage(input_tokens=input_tokens, output_tokens=output, estimated=True)
-
-
 class Performer:
     """Model and tool calls of one run. Its tasks end with the run; what they still bring then is dropped."""
 
@@ -107,7 +76,7 @@ class Performer:
         self._clock = runtime.clock
         self._history: tuple[Message, ...] = ()
         self._call_ids: set[str] = set()
-        self._open_input_tokens = 0
+        self._open_call = (0, 0, 0)  # iteration, attempt and estimated input tokens of the last model call begun
         self.tasks = TaskOwner()
         self.writer = Writer(runtime, info, self, on_closed)
         self._batch: MicroBatch[BatchKey] = MicroBatch(
@@ -138,13 +107,14 @@ class Performer:
         """Note something in the run's log."""
         self.post(WarningEvent(code=code, message=message, data=data, **self._header()))
 
-    def open_usage(self) -> Usage:
+    def open_usage(self, state: RunState) -> Usage:
         """See `writer.Commands`."""
-        root = self.writer.state.root
-        if root.state is not State.AWAITING_MODEL or not self._open_input_tokens:
+        root = state.root
+        iteration, attempt, input_tokens = self._open_call
+        if root.state is not State.AWAITING_MODEL or (root.iteration, root.round.attempt) != (iteration, attempt):
             return Usage()
         output = estimate_tokens(root.round.text) + estimate_tokens(root.round.reasoning)
-        return Usage(input_tokens=self._open_input_tokens, output_tokens=output, estimated=True)
+        return Usage(input_tokens=input_tokens, output_tokens=output, estimated=True)
 
     def _header(self, iteration: int | None = None) -> dict[str, Any]:
         current = self.writer.state.root.iteration if iteration is None else iteration
@@ -190,26 +160,28 @@ class Performer:
         return (start,), partial(self._start_model, request, command, estimate)
 
     def _start_model(self, request: ModelRequest, command: CallModel, estimate: int) -> None:
-        self._open_input_tokens = estimate
+        self._open_call = (command.iteration, command.attempt, estimate)
         self._spawn(partial(self._call_model, request, command, estimate), "model call")
 
     async def _call_model(self, request: ModelRequest, command: CallModel, estimate: int) -> None:
-        reply = _Reply(self._clock.monotonic())
+        reply = Reply(self._clock.monotonic())
         try:
             async with aclosing(self._info.model.stream(request)) as chunks:
                 async for chunk in chunks:
                     self._take(chunk, reply, command)
-                    if reply.size > MAX_ANSWER_BYTES:
+                    if reply.full:
                         reply.calls, reply.finish_reason = [], "length"
                         break
                     while self.writer.crowded:
                         await self.writer.accepted()
+                    if self.writer.ending:  # the cancel was lost on the way: a model, or a library of its, caught it
+                        return
         except ModelError as error:
             self._fail(error)
             return
         self.post(self._completed(reply, command, estimate))
 
-    def _take(self, chunk: ModelChunk, reply: _Reply, command: CallModel) -> None:
+    def _take(self, chunk: ModelChunk, reply: Reply, command: CallModel) -> None:
         if reply.first_chunk is None:
             reply.first_chunk = self._clock.monotonic()
         if chunk.reasoning:
@@ -220,11 +192,12 @@ class Performer:
         if chunk.calls or chunk.finish_reason or chunk.usage or chunk.provider_data:
             reply.take(chunk)
 
-    def _push(self, key: BatchKey, text: str, count: int, reply: _Reply) -> None:
-        reply.add(text)
-        self._batch.push(key, text, count)
+    def _push(self, key: BatchKey, text: str, count: int, reply: Reply) -> None:
+        kept = reply.add(text)
+        if kept:
+            self._batch.push(key, kept, count)
 
-    def _completed(self, reply: _Reply, command: CallModel, estimate: int) -> ModelCompleteEvent:
+    def _completed(self, reply: Reply, command: CallModel, estimate: int) -> ModelCompleteEvent:
         now = self._clock.monotonic()
         first = None if reply.first_chunk is None else round((reply.first_chunk - reply.began) * 1000, 3)
         return ModelCompleteEvent(
@@ -233,26 +206,30 @@ class Performer:
             usage=reply.usage or reply.estimated_usage(estimate),
             duration_ms=round((now - reply.began) * 1000, 3),
             first_chunk_ms=first,
-            provider_data=reply.provider_data,
+            provider_data=plain(reply.provider_data),
             **self._header(command.iteration),
         )
 
     def _tool_call(self, request: CallRequest) -> ToolCall:
         """The call under an id that is unique in the session: some providers send none, or the same again."""
-        call_id = request.id or f"call_{uuid.uuid4().hex[:24]}"
+        given = clean_text(request.id) if request.id else None
+        call_id = given or f"call_{uuid.uuid4().hex[:24]}"
         number = 1
         while call_id in self._call_ids:
             number += 1
-            call_id = f"{request.id}-{number}"
+            call_id = f"{given}-{number}"
         self._call_ids.add(call_id)
         return ToolCall(
-            call_id=call_id, name=request.name, raw_arguments=request.arguments, provider_id=request.id or None
+            call_id=call_id,
+            name=clean_text(checked(request.name, "tool name")),
+            raw_arguments=clean_text(checked(request.arguments, "text of arguments")),
+            provider_id=given,
         )
 
     def _post_delta(self, key: BatchKey, text: str, count: int) -> None:
         iteration, attempt, channel = key
         header = self._header(iteration)
-        for position, piece in enumerate(_pieces(text)):
+        for position, piece in enumerate(pieces(text)):
             self.writer.post(
                 DeltaEvent(text=piece, channel=channel, attempt=attempt, count=0 if position else count, **header)
             )
@@ -371,7 +348,7 @@ class Performer:
         return _fit(event)
 
     def _fail(self, error: AgentflowError) -> None:
-        self.post(Ending(error=RunError(kind=error.kind, message=str(error), retryable=error.retryable)))
+        self.post(Ending(error=RunError(kind=error.kind, message=_text_of(error), retryable=error.retryable)))
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
         self.tasks.spawn(self._guard(work, what), name=f"agentflow {what} of {self._info.run_id}")
@@ -392,18 +369,22 @@ class Performer:
             self._fail(AgentflowError(f"out of memory in the {what}: {error}"))
         except AgentflowError as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001  a model of the user's may raise anything
-            failure = ModelError(f"the {what} raised {type(error).__name__}: {str(error)[:500]}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  a model of the user's may raise anything
+            failure = ModelError(f"the {what} raised {type(error).__name__}: {_text_of(error)}")
             failure.__cause__ = error
             self._fail(failure)
 
 
-def _pieces(text: str) -> list[str]:
-    """`text` cut into deltas of the allowed size, between code points."""
-    if len(text) * 6 <= MAX_DELTA_BYTES // 2 or len(msgspec.json.encode(text)) <= MAX_DELTA_BYTES - 4096:
-        return [text]
-    middle = len(text) // 2
-    return _pieces(text[:middle]) + _pieces(text[middle:])
+_MAX_MESSAGE = 2000  # characters of an error that an event carries
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return clean_text(str(error))[:_MAX_MESSAGE]
+    except Exception:  # noqa: BLE001  an exception's own __str__ may be the fault
+        return ""
 
 
 def _readable(raw_arguments: str) -> dict[str, Any] | None:

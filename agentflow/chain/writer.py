@@ -72,8 +72,8 @@ class Commands(Protocol):
         """The events that go into the same append as the command's cause, and what to do once it is accepted."""
         ...
 
-    def open_usage(self) -> Usage:
-        """An estimate of what a model call that is being broken off has used."""
+    def open_usage(self, state: RunState) -> Usage:
+        """An estimate of what the model call has used that is under way in `state` and is being broken off."""
         ...
 
     def warn(self, code: str, message: str, data: dict[str, Any]) -> None:
@@ -119,6 +119,11 @@ class Writer:
     def closed(self) -> bool:
         """Whether nothing more can happen: the run has ended, or its writer had to stop."""
         return self.terminal is not None or self.broken is not None
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run has ended or is about to, so that nothing it still brings counts."""
+        return self._ending or self.closed
 
     @property
     def crowded(self) -> bool:
@@ -279,7 +284,7 @@ class Writer:
                 self._close_call(draft, call)
         fields = self._info.header() | {
             "iteration": chain.iteration,
-            "usage": chain.usage + self._commands.open_usage(),
+            "usage": chain.usage + self._commands.open_usage(draft.state),
             "duration_ms": self.elapsed_ms(),
         }
         if ending.error is not None:

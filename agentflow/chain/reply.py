@@ -1,0 +1,65 @@
+"""A model's reply while it comes: what it has said so far, within its bounds.
+
+It knows neither events nor time limits; what a reply leads to is in `state`.
+"""
+
+from typing import Any
+
+import msgspec
+
+from agentflow.errors import ModelProtocolError
+from agentflow.events import MAX_ANSWER_BYTES, MAX_DELTA_BYTES
+from agentflow.messages import Usage, clean_text
+from agentflow.models.base import CallRequest, ModelChunk, estimate_tokens
+
+
+class Reply:
+    """A model's reply as far as it has come. `full` once it is cut at 512 KiB of encoded text."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.first_chunk: float | None = None
+        self.texts: list[str] = []
+        self._room = MAX_ANSWER_BYTES  # of encoded text that is left
+        self.full = False
+        self.calls: list[CallRequest] = []
+        self.finish_reason: str | None = None
+        self.usage: Usage | None = None
+        self.provider_data: dict[str, Any] | None = None
+
+    def add(self, text: str) -> str:
+        """More of the answer or of the reasoning: so much of it as there is room for, clean."""
+        text = clean_text(checked(text, "text"))
+        while (size := len(msgspec.json.encode(text)) - 2) > self._room:
+            self.full = True
+            text = text[: len(text) * self._room // size]
+        self._room -= size
+        self.texts.append(text)
+        return text
+
+    def take(self, chunk: ModelChunk) -> None:
+        """What the chunk says besides its text."""
+        self.calls.extend(chunk.calls)
+        self.finish_reason = chunk.finish_reason or self.finish_reason
+        self.usage = chunk.usage or self.usage
+        self.provider_data = chunk.provider_data or self.provider_data
+
+    def estimated_usage(self, input_tokens: int) -> Usage:
+        """What the call used, for a provider that does not say."""
+        output = estimate_tokens("".join((*self.texts, *(call.arguments for call in self.calls))))
+        return Usage(input_tokens=input_tokens, output_tokens=output, estimated=True)
+
+
+def checked(value: Any, what: str) -> str:
+    """`value` as the text it has to be; raises `ModelProtocolError`, since a model of the user's may give anything."""
+    if not isinstance(value, str):
+        raise ModelProtocolError(f"the model gave a {what} of type {type(value).__name__}, expected str")
+    return value
+
+
+def pieces(text: str) -> list[str]:
+    """`text` cut into deltas of the allowed size, between code points."""
+    if len(text) * 6 <= MAX_DELTA_BYTES // 2 or len(msgspec.json.encode(text)) <= MAX_DELTA_BYTES - 4096:
+        return [text]
+    middle = len(text) // 2
+    return pieces(text[:middle]) + pieces(text[middle:])
