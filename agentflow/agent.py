@@ -7,11 +7,12 @@ import asyncio
 import re
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 from reactivex import Observable
 
 from agentflow.bus import EventBus
@@ -33,6 +34,7 @@ from agentflow.tools.pools import Pools
 from agentflow.tools.registry import ToolRegistry
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_MAX_REQUEST_BYTES = MAX_EVENT_BYTES - 4096  # what the `input` event has room for
 _SHUTDOWN_GRACE = 5.0  # seconds in which ended runs may still write their end
 
 
@@ -56,17 +58,20 @@ class AgentRequest:
         """The request with its session id settled. Raises `RequestError` naming what is wrong."""
         if not isinstance(self.input, str):
             raise RequestError(f"the input must be a text, not {type(self.input).__name__}")
-        if len(self.input.encode("utf-8", "replace")) > MAX_EVENT_BYTES // 2:
-            raise RequestError(f"the input is over {MAX_EVENT_BYTES // 2} bytes; send a shorter message")
+        if not isinstance(self.metadata, Mapping):
+            raise RequestError(f"metadata must be a mapping, not {type(self.metadata).__name__}")
+        text, metadata = clean_text(self.input), plain(self.metadata)
+        if len(msgspec.json.encode((text, metadata))) > _MAX_REQUEST_BYTES:
+            raise RequestError(f"input and metadata are over {_MAX_REQUEST_BYTES} bytes of JSON; send less")
         session_id = self.session_id
-        if session_id is None or session_id.strip().lower() in ("", "null"):
+        if session_id is None or (isinstance(session_id, str) and session_id.strip().lower() in ("", "null")):
             session_id = str(uuid.uuid4())
         for name, value in (("session_id", session_id), ("user_id", self.user_id)):
-            if value is not None and not _ID.fullmatch(value):
+            if value is not None and not (isinstance(value, str) and _ID.fullmatch(value)):
                 raise RequestError(
-                    f"{name} {value[:140]!r} is not an id: 1 to 128 letters, digits, hyphens and underscores"
+                    f"{name} {str(value)[:140]!r} is not an id: 1 to 128 letters, digits, hyphens and underscores"
                 )
-        return replace(self, input=clean_text(self.input), session_id=session_id)
+        return replace(self, input=text, session_id=session_id, metadata=metadata)
 
 
 class Agent:
@@ -234,11 +239,13 @@ class Agent:
             text=request.input,
             model=self._resolve(request.model),
             model_name=request.model or (self._model if isinstance(self._model, str) else ""),
-            metadata=plain(dict(request.metadata)),
+            metadata=request.metadata,
         )
         return Run(self._ready(), info, on_start=self._started, on_closed=self._ended)
 
     def _started(self, run: Run) -> None:
+        if self._closed:
+            raise AgentflowError(f"agent {self.name!r} was closed before this run began")
         self._runs[run.info.run_id] = run
 
     def _ended(self, run: Run) -> None:

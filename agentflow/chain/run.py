@@ -7,19 +7,22 @@ performer's and the writer's.
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import get_args
 
 from agentflow.chain.performer import Performer
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.chain.writer import Ending
-from agentflow.errors import AgentflowError, StoreError
+from agentflow.errors import AgentflowError, RequestError, StoreError
 from agentflow.event_log import Reader
 from agentflow.events import CancelReason, InputEvent, State, TerminalEvent, plain
 from agentflow.messages import Message
 from agentflow.state import ChainState
 from agentflow.stores.base import Session
-from agentflow.streams import Inbox, Timer
+from agentflow.streams import CANCEL_GRACE, Inbox, Timer
 
 logger = logging.getLogger(__name__)
+
+_GRACE = CANCEL_GRACE + 0.5  # the task of a tool call gives its tool CANCEL_GRACE before it ends itself
 
 
 class Consumer:
@@ -88,11 +91,6 @@ class Run:
         """The last accepted event's number."""
         return self._writer.seq
 
-    @property
-    def abandoned(self) -> int:
-        """Tasks that did not end within the grace of their cancel."""
-        return self._performer.tasks.abandoned
-
     def reader(self, after: int = 0) -> Reader:
         """A cursor in this run's log that learns from the writer when there is more."""
         return Reader(self._runtime.store, self.info.run_id, after, self._writer.wait)
@@ -101,8 +99,8 @@ class Run:
 
     def join(self) -> Consumer:
         """Count one more consumer; the first starts the run. Needs the running loop."""
-        self._consumers += 1
         self.start()
+        self._consumers += 1
         return Consumer(self)
 
     def left(self) -> None:
@@ -126,9 +124,9 @@ class Run:
         if self._inbox is not None:
             return
         loop = asyncio.get_running_loop()
+        self._on_start(self)
         self._inbox = Inbox(loop, self._receive)
         self._writer.began()
-        self._on_start(self)
         if self._cancelled_before is not None:
             self._writer.post(Ending(reason=self._cancelled_before))
             return
@@ -137,6 +135,10 @@ class Run:
 
     def cancel(self, reason: CancelReason = "user") -> None:
         """End the run: at once on the loop's thread, as soon as the loop comes to it from another. Idempotent."""
+        if reason not in get_args(CancelReason):
+            raise RequestError(
+                f"a run is not cancelled for {reason!r}, but for one of {', '.join(get_args(CancelReason))}"
+            )
         # A start that does not see the reason has set the inbox before, and then it is put there.
         self._cancelled_before = reason
         if self._inbox is not None:
@@ -181,8 +183,11 @@ class Run:
             self._timer.cancel()
         self._performer.close()
         if len(self._performer.tasks):
-            self._runtime.owner.spawn(self._performer.tasks.aclose(), name=f"agentflow end of {self.info.run_id}")
+            self._runtime.owner.spawn(self._clear(), name=f"agentflow end of {self.info.run_id}")
         self._on_closed(self)
+
+    async def _clear(self) -> None:
+        self._runtime.owner.abandoned += await self._performer.tasks.aclose(_GRACE)
 
 
 def _history(session: Session) -> tuple[Message, ...]:
