@@ -340,10 +340,11 @@ def _with_usage(chunks: list[ModelChunk], request: ModelRequest, said: list[str]
 def _checked_url(base_url: str) -> str:
     try:
         parts = urlsplit(base_url)
-        sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is no number, brackets that do not close
+        host = (parts.hostname or "").encode("idna")
+        sound = parts.scheme in ("http", "https") and host and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port that is no number, brackets that do not close, a name that no host can have
         sound = False
-    if not sound or any(character.isspace() for character in base_url):
+    if not sound or " " in base_url or not base_url.isprintable():
         raise ConfigError(f"base_url {mask(base_url)!r} is not an http or https address such as 'http://host:8000/v1'")
     if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
         raise ConfigError(f"base_url at {parts.hostname!r} must have no user, query or fragment: give a key as api_key")

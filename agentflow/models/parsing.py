@@ -68,6 +68,7 @@ class _Reply:
         self._calls = CallAssembly()
         self._usage: Usage | None = None
         self._details: list[Any] = []
+        self._thoughts: list[str] = []  # what came as reasoning_content
 
     def copy(self) -> "_Reply":
         twin = _Reply(self._provider, self._secret)
@@ -76,6 +77,7 @@ class _Reply:
         twin._run = self._run.copy()
         twin._calls = self._calls.copy()
         twin._details = self._details.copy()
+        twin._thoughts = self._thoughts.copy()
         return twin
 
     def read(self, payload: bytes) -> bool:
@@ -108,12 +110,12 @@ class _Reply:
         """What is known only at the end: calls, finish reason, usage, opaque data."""
         if self.finish_reason == "error":  # and no error object came, which would have said more
             raise self._said("the reply ended with the finish reason 'error'")
+        calls = self._calls.requests()
+        data: dict[str, Any] = {"reasoning_details": self._details} if self._details else {}
+        if calls and self._thoughts:  # who reasons under this name wants to see it again beside the calls, only there
+            data["reasoning_content"] = clean_text("".join(self._thoughts))
         return ModelChunk(
-            calls=self._calls.requests(),
-            finish_reason=self.finish_reason,
-            usage=self._usage,
-            provider_data={"reasoning_details": self._details} if self._details else None,
-            count=0,
+            calls=calls, finish_reason=self.finish_reason, usage=self._usage, provider_data=data or None, count=0
         )
 
     def _add_choice(self, choice: _Choice, payload: bytes) -> None:
@@ -153,6 +155,8 @@ class _Reply:
         reasoning = delta.reasoning_content or delta.reasoning or thinking
         if reasoning and isinstance(reasoning, str):
             self._add_text("reasoning", reasoning)
+            if reasoning is delta.reasoning_content:
+                self._thoughts.append(reasoning)
         if text:
             self._add_text("text", text)
 

@@ -203,7 +203,19 @@ async def test_an_unpaired_history_is_not_sent():
 
 @pytest.mark.parametrize(
     "base_url",
-    ["", "localhost:8000", "ftp://h/v1", "http://", "http://[::1/v1", "http://h:port/v1", "http://h:0/", "http://a b/"],
+    [
+        "",
+        "localhost:8000",
+        "ftp://h/v1",
+        "http://",
+        "http://[::1/v1",
+        "http://h:port/v1",
+        "http://h:0/",
+        "http://a b/",
+        "http://a\0b/",
+        "http://a..b/",
+        "http://" + "a" * 70,
+    ],
 )
 def test_an_address_that_cannot_be_is_refused(base_url):
     with pytest.raises(ConfigError, match="is not an http or https address"):

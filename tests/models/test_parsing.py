@@ -230,6 +230,14 @@ def test_reasoning_details_are_collected_verbatim():
     assert chunks[-1].provider_data == {"reasoning_details": details}
 
 
+def test_reasoning_content_is_kept_for_the_provider_only_beside_calls():
+    thoughts = delta(reasoning_content="a") + delta(reasoning_content="b")
+    assert read(thoughts + STOP)[-1].provider_data is None
+    asking = delta(tool_calls=[call("a", "f", "{}")])
+    assert read(thoughts + asking + STOP)[-1].provider_data == {"reasoning_content": "ab"}
+    assert read(delta(reasoning="a") + asking + STOP)[-1].provider_data is None
+
+
 def test_reasoning_details_can_always_be_encoded_again():
     halves = event(b'{"choices":[{"delta":{"reasoning_details":[{"text":"\\ud83d","n":NaN}]}}]}')
     assert read(halves + STOP)[-1].provider_data["reasoning_details"][0]["text"] == "\ufffd"
