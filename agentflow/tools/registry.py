@@ -136,6 +136,11 @@ def tool(
     return mark if function is None else mark(function)
 
 
+def is_tool(value: object) -> bool:
+    """Whether `value` is a function or method that was marked with `@tool`."""
+    return inspect.isroutine(value) and _declaration(value) is not None
+
+
 class ToolRegistry:
     """The tools of one agent, in the order they were given.
 

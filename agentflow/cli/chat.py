@@ -1,0 +1,133 @@
+"""The messages of one session, one run after the other: signals in, exit code out.
+
+Where messages come from and how events are shown is the caller's business.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+
+from agentflow.agent import Agent
+from agentflow.chain import AgentChain
+from agentflow.events import AgentEvent, CancelledEvent, DeltaEvent, FailedEvent, ModelCompleteEvent, ModelStartEvent
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CANCELLED = 130
+
+_CHECK_ADDRESS = "check that the server runs and that its address (--base-url) is right"
+_CHECK_MODEL = "check the model (--model) and the address (--base-url)"
+_CHECK_KEY = "check the provider's key"
+
+# Runs that failed because of what they were started with: the kind of error, what its message says (a `failed` event
+# carries no status, so this reads our own words in `models`), and what to do.
+_SETUP_FAULTS = (
+    ("config", "", ""),
+    ("connection", "", _CHECK_ADDRESS),
+    ("timeout", "did not accept a connection", _CHECK_ADDRESS),
+    ("status", r"answered 40[13]\b", _CHECK_KEY),
+    ("status", r"answered 404\b", _CHECK_MODEL),
+    ("status", r"answered 400: .*{model}", _CHECK_MODEL),  # as Mistral does for a model it does not know
+)
+
+
+def converse(
+    agent: Agent,
+    messages: Iterable[str],
+    show: Callable[[AgentEvent], None],
+    complain: Callable[[str], None],
+    *,
+    session_id: str | None = None,
+    patient: bool = False,
+) -> int:
+    """Send the messages in order, in one session, and close the agent. Returns the exit code.
+
+    The first run that does not end `final` is the last, unless `patient`; then it is only shown. `complain` is
+    given one line for each run that failed. Ctrl-C and SIGTERM cancel the run that is going on, a second one ends
+    the program at once; between runs they do what they did before. Raises what `agent.stream` and `show` raise.
+    """
+    code = 0
+    with asyncio.Runner() as runner:
+        try:
+            for message in messages:
+                code, session_id = runner.run(_turn(agent, message, session_id, show, complain))
+                if code and not patient:
+                    break
+        finally:
+            with _signals(_leave):
+                runner.run(agent.aclose())
+        if agent.abandoned:
+            os._exit(code)  # a tool ignores its cancel: to close the loop would be to wait for it
+    return 0 if patient else code
+
+
+async def _turn(
+    agent: Agent,
+    message: str,
+    session_id: str | None,
+    show: Callable[[AgentEvent], None],
+    complain: Callable[[str], None],
+) -> tuple[int, str]:
+    """One run, shown; its exit code and its session."""
+    chain = agent.stream(message, session_id=session_id)
+    code = 0
+    model: str | None = ""  # that was asked and has not answered yet
+    with _signals(_Canceller(chain)):
+        async for event in chain:
+            show(event)
+            if isinstance(event, ModelStartEvent):
+                model = model if model is None else event.model
+            elif isinstance(event, DeltaEvent | ModelCompleteEvent):
+                model = None
+            elif isinstance(event, CancelledEvent):
+                code = EXIT_CANCELLED
+            elif isinstance(event, FailedEvent):
+                code, line = _failure(event, model)
+                complain(line)
+    return code, chain.session_id
+
+
+def _failure(event: FailedEvent, model: str | None) -> tuple[int, str]:
+    """The exit code of a failed run, and what to say about it. `model` is None if it has answered anything."""
+    message = event.error.message
+    if model is not None:
+        for kind, words, advice in _SETUP_FAULTS:
+            if event.error.kind == kind and re.search(words.format(model=re.escape(model)), message):
+                return EXIT_USAGE, f"{message}; {advice}" if advice else message
+    return EXIT_FAILED, f"the run failed ({event.error.kind}): {message}"
+
+
+class _Canceller:
+    """What a signal does during a run: the first cancels it, the second ends the program."""
+
+    def __init__(self, chain: AgentChain) -> None:
+        self._chain = chain
+        self._loop = asyncio.get_running_loop()
+        self._asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            _leave(number, frame)
+        self._asked = True
+        # Not at once: a signal may come in the middle of anything that this thread does.
+        self._loop.call_soon_threadsafe(self._chain.cancel, "shutdown" if number == signal.SIGTERM else "user")
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    # Not sys.exit: that would first wait for the event loop, which a tool may hold. All output is written already.
+    os._exit(EXIT_CANCELLED)
+
+
+@contextlib.contextmanager
+def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let `handler` have Ctrl-C and SIGTERM."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
