@@ -56,10 +56,10 @@ class LocalModel:
     """SmolLM2-135M-Instruct, or any GGUF file given as `model_path`.
 
     What a 135M model can do: call a tool for an English question that resembles the tool's description or examples
-    (14 of 20 test questions right), repeat a short result in a sentence, chat in short fluent sentences. What it
-    cannot: be right about facts, follow instructions closely, use two tools for one answer, tie a question to the
-    turns before it when tools are offered, speak Chinese. It proves that everything around it works; it is not a
-    product model.
+    (`benchmarks/local_model.py`: 14 of 20 right, and 10 of 15 that its prompts were not chosen with), repeat a short
+    result in a sentence, chat in short fluent sentences. What it cannot: be right about facts, follow instructions
+    closely, use two tools for one answer, tie a question to the turns before it when tools are offered, speak
+    Chinese. It proves that everything around it works; it is not a product model.
 
     With tools, only the last question is looked at, and the call comes from a grammar at temperature 0. Once a tool has
     answered, no other is called: the reply is a sentence with the results. Calls run one after another, in one child
