@@ -33,7 +33,7 @@ class EventSplitter:
 
     def copy(self) -> "EventSplitter":
         """An independent splitter at the same point of the same stream."""
-        twin = EventSplitter()
+        twin = object.__new__(EventSplitter)
         twin.__dict__.update(self.__dict__)
         twin._line = self._line.copy()
         twin._data = self._data.copy()

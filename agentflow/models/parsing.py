@@ -71,7 +71,7 @@ class _Reply:
         self._thoughts: list[str] = []  # what came as reasoning_content
 
     def copy(self) -> "_Reply":
-        twin = _Reply(self._provider, self._secret)
+        twin = object.__new__(_Reply)
         twin.__dict__.update(self.__dict__)
         twin._chunks = self._chunks.copy()
         twin._run = self._run.copy()
@@ -257,7 +257,7 @@ class ChatStreamParser:
 
     def copy(self) -> "ChatStreamParser":
         """An independent parser at the same point of the same stream."""
-        twin = ChatStreamParser(self._provider)
+        twin = object.__new__(ChatStreamParser)
         twin.__dict__.update(self.__dict__)
         twin._events = self._events.copy()
         twin._reply = self._reply.copy()
@@ -318,8 +318,11 @@ class ChatStreamParser:
 
     def _read_rest(self, payload: bytes) -> None:
         """Read an event without its blank line: it counts if it is whole, else it was cut and is dropped."""
-        if payload.strip() == b"[DONE]" or isinstance(_loads(payload.decode("utf-8", "replace")), dict):
+        text = payload.strip()
+        if text.endswith(b"}") and isinstance(_loads(text.decode("utf-8", "replace")), dict):
             self._read(payload)
+        elif text == b"[DONE]":
+            self._done = True
 
 
 def parse_completion(body: bytes, provider: str = "provider", *, secret: str = "") -> list[ModelChunk]:

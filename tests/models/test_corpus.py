@@ -147,29 +147,26 @@ def test_the_whole_corpus_is_covered(capsys: pytest.CaptureFixture[str]) -> None
     assert seen == set(mine) - native
 
 
-def test_a_stream_cut_at_any_byte_is_complete_or_truncated() -> None:
-    streams = 0
-    for recording in STREAMS:
-        text = recording.expected["content"] or ""
-        parser, said, was_complete = ChatStreamParser("recorded"), "", False
-        for at in range(len(recording.body) + 1):
-            twin = parser.copy()
-            try:
-                chunks = twin.finish()
-            except ModelTruncatedError:
-                assert not was_complete, "what was complete stays complete"
-                assert not twin.complete
-            except ModelError:
-                assert recording.failing
-            else:
-                assert twin.complete
-                assert chunks[-1].finish_reason or b"[DONE]" in recording.body[:at]
-                assert text.startswith(said + "".join(chunk.text for chunk in chunks))
-            was_complete = was_complete or parser.complete
-            said += "".join(chunk.text for chunk in parser.feed(recording.body[at : at + 1]))
-            assert text.startswith(said)
-        streams += 1
-    assert streams == len(STREAMS)
+@pytest.mark.parametrize("recording", STREAMS, ids=lambda recording: recording.name)
+def test_a_stream_cut_at_any_byte_is_complete_or_truncated(recording: Recording) -> None:
+    body, text = recording.body, recording.expected["content"] or ""
+    parser, said, was_complete = ChatStreamParser("recorded"), "", False
+    for at in range(len(body) + 1):
+        twin = parser.copy()
+        try:
+            chunks = twin.finish()
+        except ModelTruncatedError:
+            assert not was_complete, "what was complete stays complete"
+            assert not twin.complete
+        except ModelError:
+            assert recording.failing
+        else:
+            assert twin.complete
+            assert chunks[-1].finish_reason or b"[DONE]" in body[:at]
+            assert text.startswith(said + "".join(chunk.text for chunk in chunks))
+        was_complete = was_complete or parser.complete
+        said += "".join(chunk.text for chunk in parser.feed(body[at : at + 1]))
+        assert text.startswith(said)
 
 
 def test_a_random_cut_of_a_stream_changes_nothing() -> None:
