@@ -127,14 +127,14 @@ class ThreadPool:
         with self._changed:
             if self._closed:
                 raise ToolFailedError(f"pool {self.name!r} is closed")
-            free = len(self._threads) - self.busy - len(self._waiting)
-            if free <= 0 and len(self._threads) < self._size:
-                self._start_thread()
-            elif free <= 0 and len(self._waiting) >= self._queue:
+            # A call that a free thread has not picked up yet counts as waiting, so both are looked at together.
+            if self.busy + len(self._waiting) >= self._size + self._queue:
                 raise ToolFailedError(
                     f"pool {self.name!r} is saturated: {self.busy} threads are busy and {self.queued} calls wait;"
                     " try again later"
                 )
+            if len(self._threads) - self.busy <= len(self._waiting) and len(self._threads) < self._size:
+                self._start_thread()
             self._waiting.append(job)
             self._changed.notify()
 
