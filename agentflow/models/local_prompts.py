@@ -33,12 +33,19 @@ _RESULTS = (
     ("Who is on duty?", "Anna", "Anna is on duty."),
 )
 _USE_RESULT = "Question: {question}\nResult: {result}\nAnswer in one sentence with the result."
+_FAILURES = (
+    ("When is high tide?", "no data for this harbour", "I could not find out: no data for this harbour."),
+    ("Where is parcel 77?", "no answer in time", "I could not find out: no answer in time."),
+    ("What is on at the cinema?", "Unknown city 'Pariss'", "I could not find out: unknown city 'Pariss'."),
+)
+_TELL_FAILURE = "Question: {question}\nFailure: {result}\nSay in one sentence what failed."
 _COMMON_WORDS = frozenset("a an and are for get i in is it me of please s tell the to what you".split())  # noqa: SIM905  words
 _KEYWORDS = frozenset(
     "type properties required items prefixItems enum const anyOf oneOf allOf $ref $defs definitions "  # noqa: SIM905  words
     "additionalProperties minimum maximum minItems maxItems minLength maxLength".split()
 )
 _SCHEMA_MAPS = ("properties", "$defs", "definitions")
+_STATUS_LINE = re.compile(r"\[(?:(?P<good>success|degraded)|(?P<bad>error|timeout|rejected))\b[^\]]*\]")
 _DECISION = re.compile(r'\{"tool": "(?P<name>[^"]+)", "arguments": (?P<arguments>.*)', re.DOTALL)
 _WORD = re.compile(r"[a-z]+|[^\sa-z\d\"'{}:,.?!_]")
 _PATH = re.compile(r"[A-Za-z_]+(?:/[A-Za-z_]+)+")
@@ -83,11 +90,13 @@ def read_decision(text: str) -> CallRequest | None:
     return CallRequest(name=found["name"], arguments=found["arguments"].removesuffix("}"))
 
 
-def result_prompt(question: str, results: Iterable[str]) -> list[WireMessage]:
-    """The messages after which the model says in a sentence what the tools gave."""
-    shots = [(_USE_RESULT.format(question=asked, result=result), said) for asked, result, said in _RESULTS]
+def result_prompt(question: str, results: Sequence[str]) -> list[WireMessage]:
+    """The messages after which the model says in a sentence what the tools gave, or why they gave nothing."""
+    failed = all((status := _STATUS_LINE.match(result)) and status["bad"] for result in results)
+    form, examples = (_TELL_FAILURE, _FAILURES) if failed else (_USE_RESULT, _RESULTS)
+    shots = _shots((form.format(question=asked, result=result), said) for asked, result, said in examples)
     result = "; ".join(map(_result, results))[:MAX_RESULT_CHARACTERS]
-    return [_SYSTEM, *_shots(shots), _user(_USE_RESULT.format(question=question, result=result))]
+    return [_SYSTEM, *shots, _user(form.format(question=question, result=result))]
 
 
 def chat_prompt(messages: Sequence[Message], room: int) -> list[WireMessage]:
@@ -203,8 +212,8 @@ def _known_keywords(schema: Any) -> Any:
 
 
 def _result(text: str) -> str:
-    """A tool's result as the model copies it best: no success mark, an object as `key: value` pairs."""
-    text = text.removeprefix("[success]").strip()
+    """A tool's result as the model copies it best: no status line, an object as `key: value` pairs."""
+    text = _STATUS_LINE.sub("", text, count=1).strip() or text
     try:
         value = json.loads(text)
     except ValueError:

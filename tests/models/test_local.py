@@ -132,6 +132,12 @@ async def test_after_a_result_comes_a_sentence_with_it_and_no_further_call(model
     assert sum(bool(chunk.text) for chunk in chunks) >= 4
 
 
+async def test_after_a_failure_the_answer_says_what_failed(model):
+    chunks = await ask(model, answered("What is 5/0?", "[error: failed]\ndivision by zero"))
+
+    assert "division by zero" in text_of(chunks)
+
+
 async def test_a_question_for_no_tool_is_answered_in_words(model):
     chunks = await ask(model, asked("What is the colour of the sky?", tools=TOOLS))
     alone = await ask(model, asked("What is the colour of the sky?"))

@@ -151,12 +151,21 @@ def test_anything_else_is_no_decision():
         read_decision("I am sorry")
 
 
-def test_results_are_shown_without_their_success_mark_and_objects_as_pairs():
-    prompt = result_prompt("Where is it?", ["[success]\n14", '[success]\n{"status": "shipped", "eta": 5}', "[timeout]"])
+def test_results_are_shown_without_their_status_line_and_objects_as_pairs():
+    prompt = result_prompt(
+        "Where is it?", ["[success]\n14", '[success]\n{"status": "sent", "eta": 5}', "[timeout]", "x"]
+    )
 
     assert prompt[-1]["content"] == (
-        "Question: Where is it?\nResult: 14; status: shipped, eta: 5; [timeout]\n"
-        "Answer in one sentence with the result."
+        "Question: Where is it?\nResult: 14; status: sent, eta: 5; [timeout]; x\nAnswer in one sentence with the result."
+    )
+
+
+def test_if_all_tools_failed_the_model_is_asked_to_say_so():
+    prompt = result_prompt("What is 5/0?", ["[error: failed]\ndivision by zero", "[rejected]\nnot allowed"])
+
+    assert prompt[-1]["content"] == (
+        "Question: What is 5/0?\nFailure: division by zero; not allowed\nSay in one sentence what failed."
     )
 
 
