@@ -35,7 +35,7 @@ class ModelChunk(msgspec.Struct, kw_only=True):
     `text` and `reasoning` are increments, and a chunk carries at most one of the two; `count` is how many of
     the provider's chunks they join. `calls` are whole calls: a client gives a call once its arguments are
     complete, at the latest when the reply ends. `finish_reason`, `usage` and `provider_data` may come with any
-    chunk; the last that is not None counts.
+    chunk; the last that is not None counts. Usage that never comes is estimated by the chain.
     """
 
     text: str = ""

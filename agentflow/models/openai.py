@@ -25,8 +25,8 @@ from agentflow.errors import (
     ModelTimeoutError,
     ModelTruncatedError,
 )
-from agentflow.messages import Message, ToolCall, ToolSpec, Usage, clean_text, unpaired
-from agentflow.models.base import ModelChunk, ModelRequest, estimate_request_tokens, estimate_tokens
+from agentflow.messages import Message, ToolCall, ToolSpec, clean_text, unpaired
+from agentflow.models.base import ModelChunk, ModelRequest
 from agentflow.models.calls import is_object
 from agentflow.models.failures import error_from_body, mask
 from agentflow.models.parsing import ChatStreamParser, parse_completion
@@ -110,7 +110,6 @@ class OpenAIModel:
         """
         body = self._body(request)
         limits = _Limits(self._timeouts, self.provider)
-        said: list[str] = []
         response = await self._post(body, limits)
         try:
             await self._check(response, limits)
@@ -121,11 +120,10 @@ class OpenAIModel:
                 parser = ChatStreamParser(self.provider, secret=self._key)
                 while data := await self._read_on(response, limits, parser):
                     for chunk in parser.feed(data):
-                        said.append(chunk.text or chunk.reasoning or chunk.refusal)
                         yield chunk
                 await self._read_out(response, parser)
                 last = parser.finish()
-            for chunk in _with_usage(last, request, said):
+            for chunk in last:
                 yield chunk
         finally:
             response.close()  # if the body was read to its end, the connection is in the pool already
@@ -321,20 +319,6 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 def _legal_name(name: str) -> str:
     """`name` as providers with rules for names accept it; models do ask for tools that cannot exist."""
     return _NOT_IN_NAMES.sub("_", name)[:64] or "_"
-
-
-def _with_usage(chunks: list[ModelChunk], request: ModelRequest, said: list[str]) -> list[ModelChunk]:
-    """`chunks`, the end of a reply, with an estimate if the provider did not count."""
-    last = chunks[-1]
-    if last.usage is None:
-        said = [*said, *(chunk.text or chunk.reasoning or chunk.refusal for chunk in chunks)]
-        said += [call.name + call.arguments for call in last.calls]
-        last.usage = Usage(
-            input_tokens=estimate_request_tokens(request),
-            output_tokens=estimate_tokens("".join(said)),
-            estimated=True,
-        )
-    return chunks
 
 
 def _checked_url(base_url: str) -> str:
