@@ -48,7 +48,8 @@ class ThreadPool:
     """At most `size` daemon threads, started when needed, and at most `queue` calls waiting for one.
 
     A call that is left while it runs (its task was cancelled) keeps its thread, and so its place, until it ends:
-    it is `abandoned`, and its result is then dropped and counted in `late`.
+    it is `abandoned`, and its result is then dropped and counted in `late`. Threads share one interpreter: work
+    that computes for long slows the loop and belongs in a process.
     """
 
     _open: ClassVar[int] = 0

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, runtime
 
 from agentflow.errors import ConfigError
 from agentflow.messages import ToolSpec
-from agentflow.tools.schema import Contract, Parameters, build, opaque
+from agentflow.tools.schema import Contract, Parameters, build, called, opaque
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -260,16 +260,12 @@ def _from_object(item: ToolObject) -> Tool:
 
 
 def _kind(function: Callable[..., Any]) -> Kind:
-    called = function
-    while isinstance(called, functools.partial):
-        called = called.func
-    if not inspect.isroutine(called):
-        called = type(called).__call__
-    if inspect.iscoroutinefunction(called):
+    inner = called(function)
+    if inspect.iscoroutinefunction(inner):
         return "coroutine"
-    if inspect.isasyncgenfunction(called):
+    if inspect.isasyncgenfunction(inner):
         return "async_generator"
-    return "generator" if inspect.isgeneratorfunction(called) else "sync"
+    return "generator" if inspect.isgeneratorfunction(inner) else "sync"
 
 
 def _examples(name: str, examples: Sequence[Mapping[str, Any]], contract: Contract) -> tuple[dict[str, Any], ...]:

@@ -11,7 +11,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from typing import Annotated, Any, NoReturn, TypeAlias
@@ -159,14 +159,18 @@ def _refuse(tool: str, parameter: str, why: str, cause: Exception | None = None)
     raise ConfigError(f"tool {tool!r}, parameter {parameter!r}: {why}") from cause
 
 
+def called(function: Callable[..., Any]) -> Any:
+    """The function that is called in the end: without a partial or a callable object around it."""
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return inner if inspect.isroutine(inner) else type(inner).__call__
+
+
 def _written(function: Callable[..., Any]) -> Any:
-    """The function as it stands in the source: without partial, binding, wrapper or callable object around it."""
-    written: Any = function
-    while isinstance(written, functools.partial):
-        written = written.func
-    if not inspect.isroutine(written):
-        written = type(written).__call__
-    return inspect.unwrap(getattr(written, "__func__", written))
+    """The function as it stands in the source: also without binding and wrappers."""
+    inner = called(function)
+    return inspect.unwrap(getattr(inner, "__func__", inner))
 
 
 def _namespace(function: Callable[..., Any]) -> _Namespace:
@@ -313,7 +317,7 @@ def _rows(tool: str, rows: Sequence[Row], known: Mapping[str, _Parameter]) -> di
     return parameters
 
 
-def _lint(tool: str, signature: _Signature, properties: Any, required: Any) -> None:
+def _lint(tool: str, signature: _Signature, properties: Collection[str], required: Collection[str]) -> None:
     """Refuse a given schema that lets a call through which Python would refuse."""
     known = signature.parameters
     for name in properties:
@@ -387,7 +391,7 @@ def _validator(schema: dict[str, Any]) -> Validator:
 _SECTION_FIRST = re.compile(r"[A-Z][A-Za-z ]*:")
 
 
-def read_docstring(text: str, names: Any) -> tuple[str, dict[str, str]]:
+def read_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
     """What a docstring says to a model: about the whole, and about each parameter of `names` it describes.
 
     Google, NumPy and Sphinx style, whichever describes the most parameters. What it says about results and
@@ -406,7 +410,7 @@ def read_docstring(text: str, names: Any) -> tuple[str, dict[str, str]]:
     return best
 
 
-def _read_sections(sections: Sequence[griffe.DocstringSection], names: Any) -> tuple[str, dict[str, str]]:
+def _read_sections(sections: Sequence[griffe.DocstringSection], names: Collection[str]) -> tuple[str, dict[str, str]]:
     texts: list[str] = []
     described: dict[str, str] = {}
     for section in sections:

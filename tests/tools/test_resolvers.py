@@ -6,6 +6,8 @@ import json
 import typing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from agentflow.errors import ToolArgumentsError
@@ -214,3 +216,21 @@ def test_no_example_is_better_than_a_wrong_one():
 
     assert example_arguments(of) is None
     assert "Example" not in refusal('{"a": "x"}', of)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.text() | json_values.map(json.dumps) | st.dictionaries(st.text(), json_values).map(json.dumps))
+def test_any_text_is_either_refused_or_arguments_that_can_be_written_again(raw):
+    for of in (CHANGE, FREE):
+        try:
+            resolved = resolve(of, raw)
+        except ToolArgumentsError as error:
+            str(error).encode()
+        else:
+            assert json.loads(json.dumps(resolved, allow_nan=False).encode()) == resolved
