@@ -35,7 +35,11 @@ _RESULTS = (
 _USE_RESULT = "Question: {question}\nResult: {result}\nAnswer in one sentence with the result."
 _FAILURES = (
     ("When is high tide?", "no data for this harbour", "I could not find out: no data for this harbour."),
-    ("Where is parcel 77?", "no answer in time", "I could not find out: no answer in time."),
+    (
+        "Where is parcel 77?",
+        "TimeoutError: the server at port 8 is too busy",
+        "I could not find out: the server at port 8 is too busy.",
+    ),
     ("What is on at the cinema?", "Unknown city 'Pariss'", "I could not find out: unknown city 'Pariss'."),
 )
 _TELL_FAILURE = "Question: {question}\nFailure: {result}\nSay in one sentence what failed."
@@ -45,7 +49,7 @@ _KEYWORDS = frozenset(
     "additionalProperties minimum maximum minItems maxItems minLength maxLength".split()
 )
 _SCHEMA_MAPS = ("properties", "$defs", "definitions")
-_STATUS_LINE = re.compile(r"\[(?:(?P<good>success|degraded)|(?P<bad>error|timeout|rejected))\b[^\]]*\]")
+_STATUS_LINE = re.compile(r"\A\[(?:(?P<good>success|degraded)|(?P<bad>error|timeout|rejected))\b[^\]]*\]")
 _DECISION = re.compile(r'\{"tool": "(?P<name>[^"]+)", "arguments": (?P<arguments>.*)', re.DOTALL)
 _WORD = re.compile(r"[a-z]+|[^\sa-z\d\"'{}:,.?!_]")
 _PATH = re.compile(r"[A-Za-z_]+(?:/[A-Za-z_]+)+")

@@ -157,8 +157,13 @@ def test_results_are_shown_without_their_status_line_and_objects_as_pairs():
     )
 
     assert prompt[-1]["content"] == (
-        "Question: Where is it?\nResult: 14; status: sent, eta: 5; [timeout]; x\nAnswer in one sentence with the result."
+        "Question: Where is it?\nResult: 14; status: sent, eta: 5; [timeout]; x\n"
+        "Answer in one sentence with the result."
     )
+
+
+def test_brackets_within_a_result_are_no_status_line():
+    assert "Result: see [error: 5] there\n" in result_prompt("?", ["see [error: 5] there"])[-1]["content"]
 
 
 def test_if_all_tools_failed_the_model_is_asked_to_say_so():
