@@ -1,0 +1,255 @@
+"""What users hold: subscriptions, iterators, waits, views and controls of one run."""
+
+import asyncio
+
+import pytest
+from reactivex import Observable
+
+from agentflow import Agent, RunCancelled, RunFailed
+from agentflow.chain.handle import EventIterator
+from agentflow.errors import ModelStatusError, NotPendingError
+from agentflow.events import EventType, State, ToolStartEvent
+from agentflow.operators import of_type
+from agentflow.testing import ScriptedModel, assert_laws, call
+from tests.builders import TOOLS, log_of, turns
+
+SCRIPT = (["one ", call("look", key="a")], "two three")
+
+
+def agent_of(*script, **options):
+    return Agent(model=ScriptedModel(*(script or SCRIPT)), tools=TOOLS, **options)
+
+
+def collect(observable):
+    """Subscribe, and give what is seen, the errors, and an event that is set at the end."""
+    seen, errors, done = [], [], asyncio.Event()
+
+    def on_error(error):
+        errors.append(error)
+        done.set()
+
+    observable.subscribe(seen.append, on_error, done.set)
+    return seen, errors, done
+
+
+async def test_every_consumer_sees_the_whole_run_in_the_same_order():
+    async with agent_of() as agent:
+        chain = agent.stream("hello")
+        first, _, done = collect(chain)
+        iterated = [event async for event in chain]
+        late, _, late_done = collect(chain)
+        await done.wait()
+        await late_done.wait()
+        assert_laws(first)
+        assert first == iterated == late == await log_of(agent, chain.run_id)
+
+
+async def test_subscribing_twice_runs_the_model_once():
+    model = ScriptedModel("hi")
+    async with Agent(model=model) as agent:
+        chain = agent.stream("hello")
+        ends = [collect(chain)[2] for _ in range(2)]
+        await asyncio.gather(*(end.wait() for end in ends))
+        assert len(model.requests) == 1
+
+
+async def test_a_subscriber_that_raises_gets_on_error_and_does_not_end_the_run():
+    errors = []
+
+    def fragile(event):
+        raise ValueError("cannot take it")
+
+    async with agent_of() as agent:
+        chain = agent.stream("hello")
+        chain.subscribe(fragile, errors.append)
+        seen, _, done = collect(chain)
+        await done.wait()
+        assert seen[-1].type is EventType.FINAL
+        assert [str(error) for error in errors] == ["cannot take it"]
+
+
+async def test_a_lone_subscriber_that_raises_does_not_end_the_run_either():
+    broken = asyncio.Event()
+
+    def fragile(event):
+        raise ValueError("cannot take it")
+
+    async with agent_of() as agent:
+        chain = agent.stream("hello")
+        chain.subscribe(fragile, lambda error: broken.set())
+        await broken.wait()
+        await turns()
+        assert (await chain).type is EventType.FINAL
+
+
+async def test_first_and_take_leave_the_run():
+    async with agent_of() as agent:
+        for view in (lambda chain: chain.pipe().first(), lambda chain: chain.pipe().take(2)):
+            chain = agent.stream("hello")
+            _, errors, done = collect(view(chain))
+            await done.wait()
+            assert (errors, (await chain).reason) == ([], "disconnect")
+
+
+async def test_a_started_run_goes_on_when_its_consumers_leave_and_without_any():
+    async with agent_of(*SCRIPT, *SCRIPT) as agent:
+        chain = agent.start("hello")
+        async for _ in chain:
+            break
+        assert (await chain).type is EventType.FINAL
+        other = agent.start("hello")
+        seen = [event async for event in agent.follow(other.run_id)] if await _begun(agent, other) else []
+        assert seen[-1].type is EventType.FINAL
+
+
+async def _begun(agent, chain):
+    while chain.state is State.IDLE:
+        await asyncio.sleep(0)
+    return True
+
+
+async def test_a_run_ends_only_when_its_last_consumer_leaves():
+    async with agent_of() as agent:
+        chain = agent.stream("hello")
+        subscription = chain.subscribe(lambda event: None)
+        async for _ in chain:
+            break
+        assert (await chain.reply()).text == "two three"
+        subscription.dispose()
+
+
+@pytest.mark.parametrize("wait", ["terminal", "reply", "chat"])
+async def test_cancelling_a_wait_is_leaving(wait):
+    hold = asyncio.Event()
+
+    async def slow(request):
+        await hold.wait()
+        yield None
+
+    async with Agent(model=slow) as agent:
+        runs = []
+        agent.bus.attach(lambda event: runs.append(event.run_id))
+        chain = agent.stream("hello")
+        waits = {"terminal": chain._terminal, "reply": chain.reply, "chat": lambda: agent.chat("hello")}
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(waits[wait]())
+            await turns()
+            task.cancel()
+        log = await log_of(agent, runs[0])
+        assert log[-1].reason == "disconnect"
+
+
+async def test_a_dropped_iterator_has_left_and_so_has_a_closed_one():
+    async with agent_of(*SCRIPT, *SCRIPT) as agent:
+        for leave in ("drop", "close"):
+            chain = agent.stream("hello")
+            events = aiter(chain)
+            assert isinstance(events, EventIterator)
+            assert (await anext(events)).type is EventType.INPUT
+            if leave == "close":
+                await events.aclose()
+                with pytest.raises(StopAsyncIteration):
+                    await anext(events)
+            del events
+            assert (await chain).reason == "disconnect"
+
+
+async def test_ends_are_values_and_only_reply_raises():
+    fault = ModelStatusError("no such model", provider="p", status=404)
+    async with agent_of([fault]) as agent:
+        chain = agent.stream("hello")
+        seen, errors, done = collect(chain)
+        end = await chain
+        await done.wait()
+        assert (seen[-1], errors) == (end, [])
+        assert (end.type, end.error.kind, end.error.message) == (EventType.FAILED, "status", "no such model")
+        with pytest.raises(RunFailed, match="no such model") as caught:
+            await chain.reply()
+        assert (caught.value.kind, caught.value.run_id, caught.value.retryable) == ("status", chain.run_id, False)
+
+
+async def test_a_reply_tells_all_of_the_answer():
+    async with agent_of() as agent:
+        chain = agent.stream("hello", session_id="s")
+        reply = await chain.reply()
+        assert (reply.text, reply.session_id, reply.run_id) == ("two three", "s", chain.run_id)
+        assert (reply.state, reply.pending) == (State.COMPLETED, ())
+        assert [(record.tool, record.result) for record in reply.tools] == [("look", "[success]\nvalue of a")]
+        assert reply.usage == (await chain).usage
+        assert repr(chain) == f"<AgentChain {chain.run_id} completed>"
+
+
+async def test_answers_are_the_text_of_all_rounds():
+    async with agent_of() as agent:
+        seen, errors, done = collect(agent.stream("hello").answers())
+        await done.wait()
+        assert ("".join(seen), errors) == ("one two three", [])
+
+
+async def test_answers_error_when_the_run_fails_or_is_cancelled():
+    async with agent_of([ModelStatusError("gone", status=500)], "hi") as agent:
+        _, errors, done = collect(agent.stream("hello").answers())
+        await done.wait()
+        (error,) = errors
+        assert (type(error), error.kind, error.retryable) == (RunFailed, "status", True)
+        chain = agent.stream("hello")
+        chain.cancel()
+        _, errors, done = collect(chain.answers())
+        await done.wait()
+        (error,) = errors
+        assert (type(error), error.reason) == (RunCancelled, "user")
+
+
+async def test_views_are_rx():
+    async with agent_of() as agent:
+        chain = agent.start("hello")
+        assert isinstance(chain, Observable)
+        tools, _, done = collect(chain.pipe(of_type(ToolStartEvent)).pipe().map(lambda event: event.tool))
+        types, _, _ = collect(chain.filter(lambda event: event.type == EventType.FINAL))
+        await done.wait()
+        await turns()
+        assert (tools, [event.text for event in types]) == (["look"], ["two three"])
+
+
+async def test_run_is_refused_and_names_what_to_use():
+    async with agent_of() as agent:
+        chain = agent.stream("hello")
+        with pytest.raises(RuntimeError, match=r"await chain.*chat_sync"):
+            chain.run()
+        with pytest.raises(TypeError):
+            iter(chain)
+
+
+def test_subscribing_without_a_loop_is_an_error():
+    chain = agent_of().stream("hello")
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        chain.subscribe(lambda event: None)
+
+
+async def test_nothing_pending_is_said_by_name():
+    async with agent_of() as agent:
+        chain = agent.stream("hello")
+        controls = [
+            lambda: chain.answer("yes", question_id="q1"),
+            lambda: chain.approve("q1"),
+            lambda: chain.reject("q1", "no"),
+            lambda: chain.amend("q1", {}),
+        ]
+        for control in controls:
+            with pytest.raises(NotPendingError, match="'q1'"):
+                control()
+
+
+async def test_attached_chains_look_on_without_counting():
+    async with agent_of() as agent:
+        chain = agent.stream("hello")
+        events = aiter(chain)
+        await anext(events)
+        attached = agent.attach(chain.run_id)
+        async for event in attached:
+            assert event.seq == 1
+            break
+        await turns()
+        assert chain.state is not State.CANCELLED
+        attached.cancel("superseded")
+        assert (await chain).reason == "superseded"

@@ -1,0 +1,309 @@
+"""Accept before all else: what happens when an append fails, and what transforms may do."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from agentflow import Agent, InMemoryStore
+from agentflow.chain.writer import MAX_WAITING
+from agentflow.errors import AgentflowError, StoreError
+from agentflow.events import EventType
+from agentflow.messages import Message, unpaired
+from agentflow.settings import Settings
+from agentflow.stores.base import SessionKey
+from agentflow.testing import FailingLog, LeakCheck, ScriptedModel, assert_laws, call, check_laws
+from tests.builders import TOOLS, log_of, turns
+
+SCRIPT = (["Let me look. ", call("look", key="a"), call("fetch", key="b"), call("count", upto=2)], "All is there.")
+
+
+async def outcome(awaitable):
+    """What it gives, or the `StoreError` it raises."""
+    try:
+        return await awaitable
+    except StoreError as error:
+        return error
+
+
+async def iterate(chain):
+    return [event async for event in chain]
+
+
+def subscribe(chain):
+    ended = asyncio.get_running_loop().create_future()
+    seen = []
+    chain.subscribe(seen.append, lambda error: ended.set_result(error), lambda: ended.set_result(seen))
+    return ended
+
+
+async def run_with(log):
+    """One run; what each kind of consumer got, and its chain."""
+    async with Agent(model=ScriptedModel(*SCRIPT), tools=TOOLS, store=log) as agent:
+        chain = agent.stream("hello", session_id="s")
+        waits = (subscribe(chain), iterate(chain), chain._terminal(), chain.reply(), agent.attach(chain.run_id))
+        got = await asyncio.gather(*(outcome(wait) for wait in waits[:4]), outcome(waits[4]._terminal()))
+    return chain, got
+
+
+async def appends():
+    log = FailingLog(InMemoryStore(), fail_at=0)
+    await run_with(log)
+    return log.appends
+
+
+async def test_when_any_append_fails_every_consumer_gets_the_store_error_and_nothing_goes_on():
+    for number in range(1, await appends() + 1):
+        store = InMemoryStore()
+        async with LeakCheck():
+            log = FailingLog(store, fail_at=number)
+            chain, got = await run_with(log)
+        assert [type(result) for result in got] == [StoreError] * 5
+        assert [str(result) for result in got] == [f"append {number} failed, as the test asked"] * 5
+        left = await store.read(chain.run_id, 0, 1000)
+        assert check_laws(left, ended=False) == []
+        assert all(event.type is not EventType.FINAL for event in left)
+        turns_kept = (await _session(store)).turns
+        assert all(unpaired(turn.messages) is None for turn in turns_kept)
+
+
+async def _session(store):
+    held = next(iter(store._sessions.values()), None)
+    return await store.open_session(SessionKey("s"), held.active_run if held and held.active_run else "other")
+
+
+async def test_when_only_the_reply_of_any_append_is_lost_the_run_succeeds():
+    for number in range(1, await appends() + 1):
+        store = InMemoryStore()
+        async with LeakCheck():
+            chain, (seen, iterated, end, reply, attached) = await run_with(
+                FailingLog(store, fail_at=number, applied=True)
+            )
+        assert (reply.text, attached, seen, iterated[-1]) == ("All is there.", end, iterated, end)
+        assert_laws(iterated)
+
+
+async def test_a_foreign_exception_of_the_store_is_told_as_a_store_error():
+    log = FailingLog(InMemoryStore(), fail_at=2, error=OSError("the disk is gone"))
+    _, got = await run_with(log)
+    assert {type(result) for result in got} == {StoreError}
+    assert "the disk is gone" in str(got[0])
+
+
+async def test_a_store_that_cannot_open_a_session_is_told_at_once():
+    class Closed(InMemoryStore):
+        async def open_session(self, key, run_id):
+            raise OSError("no connection")
+
+    async with Agent(model=ScriptedModel("hi"), store=Closed()) as agent:
+        with pytest.raises(StoreError, match="no connection"):
+            await agent.chat("hello")
+
+
+async def test_commands_wait_for_the_acceptance_of_their_cause():
+    """A model that was asked, and a tool that ran, although the log never took their start, would be a lie."""
+    ran = []
+
+    def effect() -> str:
+        ran.append("effect")
+        return "done"
+
+    log = FailingLog(InMemoryStore(), fail_at=2)
+    model = ScriptedModel([call("effect")], "done")
+    async with Agent(model=model, tools=[effect], store=log) as agent:
+        with pytest.raises(StoreError):
+            await agent.chat("hello")
+    assert (ran, len(model.requests)) == ([], 1)
+
+
+async def test_the_turn_is_stored_and_the_session_free_before_the_end_is_seen():
+    store = InMemoryStore()
+    async with Agent(model=ScriptedModel("one", "two"), store=store) as agent:
+        again = []
+
+        def follow_up(event):
+            if event.type is EventType.FINAL and not again:
+                again.append(agent.start("next", session_id="s"))
+
+        agent.bus.attach(follow_up)
+        await agent.chat("hello", session_id="s")
+        assert (await again[0].reply()).text == "two"
+        session = await store.open_session(SessionKey("s"), "r")
+        contents = [[message.content for message in turn.messages] for turn in session.turns]
+        assert contents == [["hello", "one"], ["next", "two"]]
+
+
+async def test_a_run_that_did_not_end_final_keeps_a_paired_turn_that_ends_with_the_assistant():
+    store = InMemoryStore()
+    async with Agent(model=ScriptedModel([call("look", key="a")]), tools=TOOLS, store=store) as agent:
+        chain = agent.stream("hello", session_id="s")
+        async for event in chain:
+            if event.type is EventType.TOOL_START:
+                chain.cancel()
+    (turn,) = (await store.open_session(SessionKey("s"), "r")).turns
+    assert (turn.outcome, unpaired(turn.messages)) == ("cancelled", None)
+    assert [message.role for message in turn.messages] == ["user", "assistant", "tool", "assistant"]
+    assert turn.messages[-1] == Message(role="assistant", content="[no answer: the run cancelled]")
+
+
+async def test_a_log_over_its_bound_ends_the_run():
+    settings = Settings(limits={"run_log_bytes": 4000})
+    async with Agent(model=ScriptedModel([call("look", key="a" * 5000)], "x"), tools=TOOLS, settings=settings) as agent:
+        end = await agent.start("hello")
+        assert (end.type, end.error.kind) == (EventType.FAILED, "limit")
+        assert_laws(await log_of(agent, end.run_id))
+
+
+async def test_the_usage_of_a_call_is_counted_once_when_the_end_comes_beside_its_completion():
+    async with Agent(model=ScriptedModel([call("look", key="a")]), tools=TOOLS) as agent:
+        chain = agent.stream("hello")
+        used = None
+        async for event in chain:
+            if event.type is EventType.MODEL_COMPLETE:
+                used = event.usage
+                chain.cancel()
+        assert event.usage == used
+
+
+async def test_a_cancelled_model_call_is_estimated():
+    hold = asyncio.Event()
+
+    async def slow(request):
+        await hold.wait()
+        yield None
+
+    async with Agent(model=slow) as agent:
+        chain = agent.start("hello")
+        await turns()
+        chain.cancel()
+        end = await chain
+        assert (end.usage.input_tokens > 0, end.usage.output_tokens, end.usage.estimated) == (True, 0, True)
+
+
+async def test_a_model_far_ahead_of_the_log_is_held_back():
+    gate = asyncio.Event()
+
+    class Slow(InMemoryStore):
+        async def append(self, run_id, events):
+            if events[-1].seq > 5:
+                await gate.wait()
+            await super().append(run_id, events)
+
+    given = 0
+
+    async def fast(request):
+        nonlocal given
+        for number in range(20 * MAX_WAITING):
+            given += 1
+            # Each piece changes the channel, so that none is joined with the next.
+            kind = {"text": "a"} if number % 2 else {"reasoning": "b"}
+            yield msgspec.structs.replace(chunk, **kind)
+
+    from agentflow import ModelChunk
+
+    chunk = ModelChunk()
+    async with Agent(model=fast, store=Slow()) as agent:
+        chain = agent.start("hello")
+        await turns(50)
+        assert given < 2 * MAX_WAITING
+        gate.set()
+        chain.cancel()
+        await chain
+
+
+# -- transforms ------------------------------------------------------------------------------------------
+
+
+def redact(event):
+    """A user's transform: hide a secret wherever text may be changed."""
+    for field in ("text", "result", "data"):
+        value = getattr(event, field, None)
+        if isinstance(value, str) and "secret" in value:
+            return msgspec.structs.replace(event, **{field: value.replace("secret", "***")})
+    return event
+
+
+async def test_a_transform_hides_text_from_log_model_session_and_taps():
+    def leak() -> str:
+        return "a secret result"
+
+    async def drip():
+        yield "secret drop"
+
+    model = ScriptedModel([call("leak"), call("drip")], "the secret answer")
+    store, seen = InMemoryStore(), []
+    async with Agent(model=model, tools=[leak, drip], store=store, transforms=[redact]) as agent:
+        agent.bus.attach(seen.append)
+        reply = await agent.chat("my secret question", session_id="s")
+    session = await store.open_session(SessionKey("s"), "r")
+    assert reply.text == "the *** answer"
+    everything = repr((seen, reply, model.requests, session))
+    assert ("secret" in everything, "*** question" in everything, "*** result" in everything) == (False, True, True)
+    assert "*** drop" in everything
+    assert_laws(seen)
+
+
+def _raise(event):
+    raise ValueError("secret in the text of the error")
+
+
+def other_type(event):
+    return "not an event"
+
+
+def other_field(event):
+    return msgspec.structs.replace(event, iteration=event.iteration + 1)
+
+
+def not_text(event):
+    return msgspec.structs.replace(event, text=5) if hasattr(event, "text") else event
+
+
+@pytest.mark.parametrize("at", [EventType.INPUT, EventType.DELTA, EventType.TOOL_COMPLETE, EventType.TOOL_DELTA])
+@pytest.mark.parametrize("fault", [_raise, other_type, other_field])
+async def test_a_transform_that_raises_or_changes_more_fails_the_run_before_anything_is_seen(at, fault):
+    def only_at(event):
+        return fault(event) if event.type is at else event
+
+    async with Agent(model=ScriptedModel(*SCRIPT), tools=TOOLS, transforms=[only_at]) as agent:
+        log = [event async for event in agent.stream("hello")]
+    assert_laws(log)
+    assert (log[-1].type, log[-1].error.kind) == (EventType.FAILED, "transform")
+    assert all(event.type is not at for event in log)
+    assert "secret" not in repr(log)
+
+
+async def test_a_transform_may_not_make_text_something_else():
+    async with Agent(model=ScriptedModel("hi"), transforms=[not_text]) as agent:
+        end = await agent.stream("hello")
+    assert "not a text" in end.error.message
+
+
+async def test_what_a_transform_makes_of_data_is_json():
+    def odd(event):
+        return msgspec.structs.replace(event, data=float("nan")) if event.type is EventType.TOOL_DELTA else event
+
+    async with Agent(model=ScriptedModel([call("count", upto=1)], "x"), tools=TOOLS, transforms=[odd]) as agent:
+        log = [event async for event in agent.stream("hello")]
+    assert [event.data for event in log if event.type is EventType.TOOL_DELTA] == [None]
+
+
+async def test_a_run_is_one_task_less_while_it_has_nothing_to_write():
+    hold = asyncio.Event()
+
+    async def wait() -> str:
+        await hold.wait()
+        return "x"
+
+    async with Agent(model=ScriptedModel([call("wait")], "done"), tools=[wait]) as agent:
+        chain = agent.start("hello")
+        await turns()
+        assert not [task for task in asyncio.all_tasks() if "writer" in task.get_name()]
+        hold.set()
+        await chain
+
+
+async def test_errors_of_a_run_are_agentflows():
+    async with Agent(model=ScriptedModel()) as agent:
+        with pytest.raises(AgentflowError, match="0 turns"):
+            await agent.chat("hello")
