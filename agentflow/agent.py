@@ -276,6 +276,9 @@ class Agent:
         instructions, temperature, max_tokens, max_iterations, timeout, transforms, clock = self._given
         if max_iterations is not None and max_iterations < 1:
             raise ConfigError(f"max_iterations is {max_iterations}; an agent needs at least one model round")
+        pools = Pools({name: (pool.size, pool.queue) for name, pool in settings.pools.items()})
+        for tool in self.tools:
+            pools.get(tool.pool)  # a pool that was not configured is told now, not by the first call
         return Runtime(
             name=self.name,
             instructions=instructions,
@@ -283,7 +286,7 @@ class Agent:
             bus=self.bus,
             tools=self.tools,
             describe_tools=self._describe_tools,
-            pools=Pools({name: (pool.size, pool.queue) for name, pool in settings.pools.items()}),
+            pools=pools,
             clock=clock or LoopClock(),
             owner=TaskOwner(),
             limits=Limits(

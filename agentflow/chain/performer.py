@@ -311,9 +311,20 @@ class Performer:
             metadata=self._info.metadata,
         )
         outcome = await execute(
-            tool, arguments, context, on_delta=partial(self._tool_delta, start), pools=self._runtime.pools
+            tool,
+            arguments,
+            context,
+            on_delta=partial(self._tool_delta, start),
+            pools=self._runtime.pools,
+            ready=self._ready,
         )
         self.post(self._tool_closed(start, outcome))
+
+    async def _ready(self) -> None:
+        """Wait until the log has kept up with what was posted."""
+        await asyncio.sleep(0)  # a source that never waits must not keep the loop for itself
+        while self.writer.crowded:
+            await self.writer.accepted()
 
     def _tool_delta(self, start: ToolStartEvent, data: Any) -> None:
         header = self._header(start.iteration)

@@ -10,7 +10,7 @@ import inspect
 import logging
 import re
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 MAX_STREAM_BYTES = 1024 * 1024  # encoded, of all items that one call streams
 MAX_AHEAD = 64  # items a generator in a thread may be ahead of the loop
+_BURST = MAX_AHEAD // 2  # items after which a stream asks whether there is room for more
 
 _SUCCESS = "[success]"
 _MAX_MESSAGE = 500  # characters of an error that the model is told
@@ -60,6 +61,10 @@ class _Text(NamedTuple):
     truncated: bool
 
 
+async def _always_ready() -> None:
+    await asyncio.sleep(0)  # a generator that never waits must not keep the loop for itself
+
+
 async def execute(
     tool: Tool,
     arguments: Mapping[str, Any],
@@ -67,18 +72,20 @@ async def execute(
     *,
     on_delta: Callable[[Any], None],
     pools: Pools,
+    ready: Callable[[], Awaitable[None]] = _always_ready,
 ) -> ToolOutcome:
     """Run one call. `arguments` fit the tool's schema; the tool gets a copy of them.
 
     `on_delta` is called on the loop's thread with each item of a stream, as plain JSON data, in order, before
-    this returns and never after. Everything the tool raises, SystemExit and a CancelledError of its own included,
+    this returns and never after; every 32 items the stream waits for `ready()`, so that it cannot run ahead of
+    whoever takes them. Everything the tool raises, SystemExit and a CancelledError of its own included,
     is an outcome; only MemoryError is raised again. At `tool.timeout`, and when the caller is cancelled, the tool
     is asked to stop: a coroutine gets `CANCEL_GRACE` seconds to clean up and is then left and counted in
     `pools`, a thread is left and counted at once.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
-    call = _Call(tool, arguments, context, on_delta, pools)
+    call = _Call(tool, arguments, context, _Output(on_delta, ready, pools), pools)
     body = pools.tasks.spawn(call.run(), name=f"body of tool {tool.name}")
     try:
         await asyncio.wait({body}, timeout=tool.timeout)
@@ -111,8 +118,11 @@ async def _stop(body: "asyncio.Task[Ended]", pools: Pools) -> None:
 class _Output:
     """The items of one call's stream: counted, handed on, and kept for the result."""
 
-    def __init__(self, on_delta: Callable[[Any], None]) -> None:
+    def __init__(self, on_delta: Callable[[Any], None], ready: Callable[[], Awaitable[None]], pools: Pools) -> None:
         self._on_delta = on_delta
+        self._tasks = pools.tasks
+        self._emitted = 0
+        self.ready = ready
         self._texts: list[str] | None = []
         self._last: Any = None
         self._size = 0
@@ -134,9 +144,19 @@ class _Output:
 
     def emit(self, data: Any) -> None:
         """Hand an item on, unless the call is over. On the loop's thread."""
-        self._room.release()
         if not self._closed:
             self._on_delta(data)
+
+    def emit_from_thread(self, data: Any) -> None:
+        """Likewise, for an item that a generator's thread handed over; every so often it may go on."""
+        self.emit(data)
+        self._emitted += 1
+        if self._emitted % _BURST == 0:
+            self._tasks.spawn(self._make_room(), name="room for a tool's output")
+
+    async def _make_room(self) -> None:
+        await self.ready()
+        self._room.release(_BURST)
 
     def wait_for_room(self) -> bool:
         """Wait until fewer than MAX_AHEAD items are on their way; whether to go on. In a generator's thread."""
@@ -161,7 +181,7 @@ class _Call:
         tool: Tool,
         arguments: Mapping[str, Any],
         context: ToolContext,
-        on_delta: Callable[[Any], None],
+        output: _Output,
         pools: Pools,
     ) -> None:
         self._tool = tool
@@ -169,7 +189,7 @@ class _Call:
         self._context = context
         self._pools = pools
         self._loop = asyncio.get_running_loop()
-        self.output = _Output(on_delta)
+        self.output = output
 
     async def run(self) -> Ended:
         """The end of the call: its value is a `_Text`. Raises only the CancelledError of its task."""
@@ -199,7 +219,7 @@ class _Call:
 
     def _pull(self, generator: Generator[Any, Never, Any]) -> _Text:
         """In a thread: drive a generator, its items handed to the loop in bursts."""
-        inbox = Inbox(self._loop, self.output.emit)
+        inbox = Inbox(self._loop, self.output.emit_from_thread)
         with closing(generator):
             for item in generator:
                 data = self.output.take(item)
@@ -233,8 +253,8 @@ class _Call:
                 else:
                     data = _value(await self._pools.encoding.run(partial(self.output.take, item)))
                 self.output.emit(data)
-                if count % MAX_AHEAD == 0:
-                    await asyncio.sleep(0)  # a generator that never waits must not keep the loop for itself
+                if count % _BURST == 0:
+                    await self.output.ready()
         finally:
             aclose = getattr(items, "aclose", None)
             if aclose is not None:
