@@ -56,13 +56,14 @@ class _Section(BaseModel):
 class ModelSettings(_Section):
     """Which model is used and how long it may take; the times are in seconds.
 
-    `connect_timeout` until the connection stands, `first_byte_timeout` from the request to the first byte of the
+    `local_path` is a GGUF file that the local model uses instead of its own. `connect_timeout` until the connection stands, `first_byte_timeout` from the request to the first byte of the
     reply, `idle_timeout` between two pieces of it, `total_timeout` for the whole call.
     """
 
     default: str | None = None
     temperature: float | None = None
     max_tokens: Count | None = None
+    local_path: Path | None = None
     connect_timeout: Duration = 5.0
     first_byte_timeout: Duration = 30.0
     idle_timeout: Duration = 30.0

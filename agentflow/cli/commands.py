@@ -113,6 +113,7 @@ def _json_writer() -> Callable[[AgentEvent], None]:
     """Writes events to standard output, and lets nothing else get there: tools print, and so do their processes."""
     stdout = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    sys.stdout = sys.stderr
 
     def write(event: AgentEvent) -> None:
         stdout.write(encode(event) + b"\n")

