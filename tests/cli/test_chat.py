@@ -1,0 +1,268 @@
+import asyncio
+import os
+import pty
+import shlex
+import signal
+import sys
+
+import pytest
+
+from agentflow.events import EventType
+from agentflow.testing import FakeProvider, Reset, Stall, assert_laws, status, text, tool_calls
+
+NOISY = """
+import subprocess
+from agentflow import tool
+
+print("imported")
+
+@tool
+def shout(word: str) -> str:
+    print("called")
+    subprocess.run(["echo", "from a process"], check=True)
+    return word.upper()
+"""
+
+STUBBORN = """
+import asyncio, sys, time
+from agentflow import tool
+
+@tool
+async def hold() -> str:
+    print("begun", file=sys.stderr, flush=True)
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        print("ignored", file=sys.stderr, flush=True)
+    while True:  # from here on the event loop never comes to anything else
+        time.sleep(1)
+
+@tool(timeout=0.01)
+async def stay() -> str:
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+def last(finished):
+    return finished.events[-1]
+
+
+async def test_json_gives_the_events_of_the_run_and_nothing_else(chat, tmp_path):
+    (tmp_path / "noisy.py").write_text(NOISY)
+    async with FakeProvider(tool_calls(("shout", {"word": "hey"})), text("It says HEY.")) as provider:
+        done = await chat(provider, "Shout hey", "--json", "--tools", "noisy")
+    assert done.code == 0
+    assert_laws(done.events)
+    assert last(done).text == "It says HEY."
+    assert [record.result for record in last(done).tools] == ["[success]\nHEY"]
+    assert [line for line in done.err.splitlines() if line] == ["imported", "called", "from a process"]
+
+
+async def test_a_person_sees_text_and_a_card_per_call(chat):
+    script = tool_calls(("calculator", {"expression": "2+3*4"}), content="Let me see.")
+    async with FakeProvider(script, text("It is 14.")) as provider:
+        done = await chat(provider, "What is 2+3*4?")
+    lines = done.out.splitlines()
+    assert (done.code, done.err) == (0, "")
+    assert lines[:2] == ["Let me see.", '● calculator(expression="2+3*4")']
+    assert lines[2].startswith("└ calculator (")
+    assert lines[2].endswith("ms): 14")
+    assert lines[3:] == ["It is 14."]
+
+
+async def test_instructions_and_tools_reach_the_provider(chat):
+    async with FakeProvider(text("Hi."), text("Hi.")) as provider:
+        await chat(provider, "Hello", "--system", "Be brief.")
+        await chat(provider, "Hello", "--tools", "none")
+    with_tools, without = (request.body for request in provider.requests)
+    assert with_tools["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert [entry["function"]["name"] for entry in with_tools["tools"]] == ["calculator", "current_time"]
+    assert "tools" not in without
+
+
+async def test_each_line_of_standard_input_is_a_message_of_one_session(chat):
+    async with FakeProvider(text("One."), text("Two.")) as provider:
+        done = await chat(provider, "--json", "--session", "s1", stdin="first\n\n   \nzweite ü\n".encode())
+    ends = [event for event in done.events if event.type == EventType.FINAL]
+    assert (done.code, [end.text for end in ends]) == (0, ["One.", "Two."])
+    assert {event.session_id for event in done.events} == {"s1"}
+    said = [message["content"] for message in provider.requests[1].body["messages"]]
+    assert said == ["first", "One.", "zweite ü"]
+
+
+async def test_a_session_without_an_id_gets_one_that_all_lines_share(chat):
+    async with FakeProvider(text("One."), text("Two.")) as provider:
+        done = await chat(provider, "--json", stdin=b"first\nsecond")
+    assert len({event.session_id for event in done.events}) == 1
+
+
+async def test_a_dash_reads_all_of_standard_input_as_one_message(chat):
+    async with FakeProvider(text("Yes.")) as provider:
+        done = await chat(provider, "-", stdin=b"two\nlines \xff\n")
+    assert done.out == "Yes.\n"
+    assert provider.requests[0].body["messages"][-1]["content"] == "two\nlines \ufffd\n"
+
+
+async def test_the_first_run_that_is_not_final_is_the_last(chat):
+    async with FakeProvider(text("One."), status(500), text("Three.")) as provider:
+        done = await chat(provider, stdin=b"1\n2\n3\n")
+    assert (done.code, done.out, len(provider.requests)) == (1, "One.\n", 2)
+    assert done.err.splitlines() == ["agentflow: the run failed (status): 'custom' answered 500: scripted status 500"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "words"),
+    [
+        (status(404, b'{"error":{"message":"The model `fake` does not exist"}}'), 2, "check the model (--model)"),
+        (status(400, b'{"message":"Invalid model: fake"}'), 2, "check the model (--model)"),
+        (status(400, b'{"message":"the context is too long"}'), 1, "the context is too long"),
+        (status(401), 2, "check the provider's key"),
+        (status(429), 1, "(rate_limit)"),
+        ((Reset(),), 2, "--base-url"),
+        ((text("Half an answer").steps[0], Reset()), 1, "(truncated)"),
+    ],
+    ids=["404", "400 that names the model", "another 400", "401", "429", "reset", "reset in the answer"],
+)
+async def test_the_exit_code_tells_wrong_setup_from_a_failed_run(chat, reply, code, words):
+    async with FakeProvider(reply) as provider:
+        done = await chat(provider, "Hello", "--json")
+    assert done.code == code
+    assert_laws(done.events)
+    assert last(done).type == EventType.FAILED
+    assert len(done.err.splitlines()) == 1
+    assert words in done.err
+
+
+async def test_a_host_that_is_not_there_is_a_line_and_exit_code_2(agentflow):
+    async with agentflow("chat", "Hello", "--model", "m", "--base-url", "http://127.0.0.1:1/v1") as command:
+        done = await command.finished()
+    assert (done.code, done.out) == (2, "")
+    assert len(done.err.splitlines()) == 1
+    assert "127.0.0.1:1" in done.err
+    assert "check that the server runs" in done.err
+
+
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGINT, "user"), (signal.SIGTERM, "shutdown")])
+async def test_a_signal_cancels_the_run(agentflow, number, reason):
+    async with FakeProvider((text("Long story").steps[0], Stall())) as provider:
+        flags = ("--base-url", provider.base_url, "--model", "m")
+        async with agentflow("chat", "Tell me", "--json", *flags) as command:
+            await provider.received()
+            command.interrupt(number)
+            done = await command.finished()
+        await provider.idle()
+    assert done.code == 130
+    assert_laws(done.events)
+    assert (last(done).type, last(done).reason) == (EventType.CANCELLED, reason)
+    assert provider.requests[0].ended == "client_left"
+
+
+async def test_a_second_ctrl_c_leaves_whatever_a_tool_does(agentflow, tmp_path):
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    async with FakeProvider(tool_calls(("hold", {}))) as provider:
+        flags = ("--base-url", provider.base_url, "--model", "m", "--tools", "stubborn")
+        async with agentflow("chat", "Go", *flags) as command:
+            await command.says("begun")
+            command.interrupt()
+            await command.says("ignored")
+            command.interrupt()
+            done = await command.finished()
+    assert done.code == 130
+
+
+async def test_a_tool_that_ignores_its_cancel_does_not_keep_the_command(chat, tmp_path):
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    async with FakeProvider(tool_calls(("stay", {})), text("It took too long.")) as provider:
+        done = await chat(provider, "Go", "--tools", "stubborn")
+    assert done.code == 0
+    assert done.out.endswith("[timeout] stay gave no result within 0.01 s.\nIt took too long.\n")
+
+
+async def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path):
+    async with FakeProvider(respond=lambda _: text("Hello")) as provider:
+        command = f"{sys.executable} -m agentflow chat --model m --base-url {provider.base_url}"
+        for output in ("", "--json"):
+            process = await asyncio.create_subprocess_exec(
+                *shlex.split("bash -o pipefail -c"),
+                f"yes | {command} {output} | head -n 1",
+                cwd=tmp_path,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            out, err = await process.communicate()
+            assert (process.returncode, len(out.splitlines()), err) == (130, 1, b"")
+
+
+class Terminal:
+    """A person's terminal: what is typed on it, and what it shows."""
+
+    def __init__(self):
+        self._master, self.slave = pty.openpty()
+        self._changed = asyncio.Event()
+        self.shown = ""
+
+    def __enter__(self):
+        asyncio.get_running_loop().add_reader(self._master, self._read)
+        return self
+
+    def __exit__(self, *_):
+        asyncio.get_running_loop().remove_reader(self._master)
+        os.close(self._master)
+        os.close(self.slave)
+
+    def _read(self):
+        self.shown += os.read(self._master, 4096).decode()
+        self._changed.set()
+
+    def type(self, keys):
+        os.write(self._master, keys.encode())
+
+    async def shows(self, words, times=1):
+        while self.shown.count(words) < times:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def on_terminal(provider, terminal, tmp_path, **variables):
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "agentflow", "chat", "--base-url", provider.base_url, "--model", "m"),
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", "HOME": str(tmp_path), **variables},  # noqa: TID251
+        stdin=terminal.slave,
+        stdout=terminal.slave,
+        stderr=terminal.slave,
+        start_new_session=True,
+    )
+
+
+async def test_on_a_terminal_messages_are_asked_for_until_quit(tmp_path):
+    calls = tool_calls(("calculator", {"expression": "1+1"}))
+    async with FakeProvider(calls, text("It is 2."), status(500), text("Here again.")) as provider:
+        with Terminal() as terminal:
+            process = await on_terminal(provider, terminal, tmp_path)
+            for number, (keys, answer) in enumerate([("1+1?", "It is 2."), ("?", "500"), ("so?", "Here again.")], 1):
+                await terminal.shows("> ", number)
+                terminal.type(f"{keys}\r")
+                await terminal.shows(answer)
+            await terminal.shows("> ", 4)
+            terminal.type("/quit\r")
+            assert await process.wait() == 0
+    assert "\x1b[32m└ calculator" in terminal.shown
+    assert provider.requests[-1].body["messages"][0] == {"role": "user", "content": "1+1?"}
+
+
+async def test_no_color_is_respected_and_ctrl_c_at_the_prompt_leaves(tmp_path):
+    async with FakeProvider(tool_calls(("calculator", {"expression": "1+1"})), text("It is 2.")) as provider:
+        with Terminal() as terminal:
+            process = await on_terminal(provider, terminal, tmp_path, NO_COLOR="1")
+            await terminal.shows("> ")
+            terminal.type("1+1?\r")
+            await terminal.shows("> ", 2)
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 130
+    assert "\n└ calculator" in terminal.shown
+    assert "Traceback" not in terminal.shown

@@ -1,0 +1,151 @@
+import io
+
+import pytest
+
+from agentflow.cli.screen import MAX_RESULT_LINES, PlainConsole, Screen
+from agentflow.events import (
+    CancelledEvent,
+    DeltaEvent,
+    ErrorInfo,
+    FinalEvent,
+    ModelCompleteEvent,
+    RollbackEvent,
+    ToolCompleteEvent,
+    ToolErrorEvent,
+    ToolStartEvent,
+    WarningEvent,
+)
+from agentflow.messages import Usage
+
+COMMON = {"run_id": "r", "chain_id": "r", "session_id": "s", "path": ("agent",), "trace_id": "0" * 32}
+CALL = {"call_id": "c", "tool": "find"}
+
+
+def delta(text, **fields):
+    return DeltaEvent(text=text, **COMMON | fields)
+
+
+def complete(result):
+    return ToolCompleteEvent(result=result, duration_ms=12.4, **CALL, **COMMON)
+
+
+def final(finish_reason="stop"):
+    return FinalEvent(text="", finish_reason=finish_reason, usage=Usage(), iterations=1, duration_ms=1.0, **COMMON)
+
+
+def shown(*events, **options):
+    file = io.StringIO()
+    screen = Screen(PlainConsole(file=file, width=20, **options))
+    for event in events:
+        screen.show(event)
+    return file.getvalue()
+
+
+TERMINAL = {"force_terminal": True, "color_system": "standard", "no_color": False}
+
+
+def test_text_is_written_as_it_comes_and_its_line_ended_once():
+    text = "a long line that no terminal width may break\n\tand a tab"
+    assert shown(delta(text), delta(" and on."), final()) == f"{text} and on.\n"
+
+
+def test_text_is_text_whatever_it_looks_like():
+    assert shown(delta("[bold]no markup[/bold] :smile: http://x"), final()) == (
+        "[bold]no markup[/bold] :smile: http://x\n"
+    )
+
+
+@pytest.mark.parametrize("options", [{}, TERMINAL], ids=["piped", "terminal"])
+def test_a_model_cannot_drive_the_terminal(options):
+    attack = "\x1b]0;title\x07\x1b[2J\x9b31m\r\x08\x7f\x00x"
+    error = ErrorInfo(kind="failed", message=attack)
+    out = shown(
+        delta(attack),
+        delta(attack, channel="reasoning"),
+        ToolStartEvent(arguments={"text": attack}, raw_arguments="", **CALL, **COMMON),
+        ToolStartEvent(arguments=None, raw_arguments=attack, call_id="d", tool=attack, **COMMON),
+        complete(f"[success]\n{attack}"),
+        ToolErrorEvent(status="error", error=error, result=attack, **CALL, **COMMON),
+        WarningEvent(code="x", message=attack, **COMMON),
+        final(),
+        **options,
+    )
+    styles = ["\x1b[32m", "\x1b[31m", "\x1b[36m", "\x1b[33m", "\x1b[2m", "\x1b[0m"]
+    for style in styles:  # our own
+        out = out.replace(style, "")
+    assert all(character.isprintable() or character == "\n" for character in out)
+    assert "[2J" in out  # harmless without its escape
+
+
+def test_reasoning_is_dimmed_on_a_terminal():
+    out = shown(delta("Hm.", channel="reasoning"), delta("Yes."), final(), **TERMINAL)
+    assert out == "\x1b[2mHm.\x1b[0m\nYes.\n"
+
+
+def test_reasoning_is_folded_into_one_line_elsewhere():
+    out = shown(delta("Hm. ", channel="reasoning"), delta("Hm.", channel="reasoning"), delta("Yes."), final())
+    assert out == "(reasoning: 7 characters)\nYes.\n"
+
+
+def test_nothing_is_coloured_without_a_terminal_or_against_no_color():
+    events = [delta("Hm.", channel="reasoning"), complete("[success]\n1"), final()]
+    assert "\x1b" not in shown(*events)
+    assert "\x1b" not in shown(*events, **TERMINAL | {"no_color": True})
+
+
+def test_a_card_shows_the_call_and_its_result():
+    start = ToolStartEvent(arguments={"city": "Köln", "days": [1, None]}, raw_arguments="", **CALL, **COMMON)
+    assert shown(delta("Let me see."), start, complete("[success]\n21")) == (
+        'Let me see.\n● find(city="Köln", days=[1, null])\n└ find (12 ms): 21\n'
+    )
+
+
+def test_a_long_result_is_cut_and_a_long_call_too():
+    start = ToolStartEvent(arguments={"text": "x" * 10_000}, raw_arguments="", **CALL, **COMMON)
+    result = "\n".join(["[success]", *map(str, range(100))])
+    lines = shown(start, complete(result)).splitlines()
+    assert len(lines[0]) < 400
+    assert lines[1:4] == ["└ find (12 ms):", "  0", "  1"]
+    assert lines[-1] == f"  … {100 - MAX_RESULT_LINES} more lines"
+
+
+def test_a_card_shows_an_error_in_one_line():
+    error = ErrorInfo(kind="failed", message="boom")
+    failed = ToolErrorEvent(
+        status="error", error=error, result="[error: failed]\nboom", will_retry=True, **CALL, **COMMON
+    )
+    assert shown(failed) == "└ find (0 ms): [error: failed] boom (tried again)\n"
+
+
+def test_other_events_are_a_line_each():
+    out = shown(
+        delta("Half"),
+        RollbackEvent(attempt=1, reason="retry", **COMMON),
+        WarningEvent(code="slow_tap", message="a tap\nis slow", **COMMON),
+        final("length"),
+        CancelledEvent(reason="user", usage=Usage(), duration_ms=1.0, **COMMON),
+    )
+    assert out.splitlines() == [
+        "Half",
+        "(void: the text of attempt 1, retry)",
+        "warning: a tap is slow",
+        "(ended early: length)",
+        "(cancelled: user)",
+    ]
+
+
+def test_what_a_person_need_not_see_is_not_shown():
+    done = ModelCompleteEvent(finish_reason="stop", usage=Usage(), duration_ms=1.0, **COMMON)
+    assert shown(done, delta("a child's text", chain_id="child"), final()) == ""
+
+
+def test_a_closed_pipe_is_the_callers_business():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    screen = Screen(PlainConsole(file=Closed()))
+    with pytest.raises(BrokenPipeError):
+        screen.show(delta("x"))
+    with pytest.raises(BrokenPipeError):
+        screen.show(complete("x"))

@@ -1,0 +1,90 @@
+import pytest
+
+from agentflow.config import build_agent, load_tools
+from agentflow.errors import ConfigError
+from agentflow.settings import Settings
+from agentflow.tools.builtin import calculator, current_time
+
+SHOP = """
+from agentflow.tools import Tool, ToolRegistry, calculator, tool
+
+@tool
+def order(order_id: str) -> str:
+    return "shipped"
+
+def helper() -> None: ...
+
+class Stock:
+    @tool
+    def count(self, item: str) -> int:
+        return 3
+
+def ready() -> str:
+    return "yes"
+
+made = next(iter(ToolRegistry([ready])))
+TOOLS = [Stock(), order]
+"""
+
+
+@pytest.fixture
+def module(monkeypatch, tmp_path):
+    """Write a module into the current directory; gives its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # so that what `load_tools` adds is there already, and goes with the test
+
+    def write(name, source):
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+        return name
+
+    return write
+
+
+def names(agent):
+    return [tool.name for tool in agent.tools]
+
+
+def test_a_module_offers_what_it_marks_makes_and_lists(module):
+    agent = build_agent(Settings(), tools=[module("shop_of_config_test", SHOP)])
+    assert names(agent) == ["calculator", "order", "ready", "count"]
+
+
+def test_several_modules_add_up_and_one_object_counts_once(module):
+    name = module("time_of_config_test", "from agentflow.tools import current_time")
+    assert load_tools([name, "agentflow.tools.builtin"]) == [current_time, calculator]
+
+
+def test_none_offers_nothing():
+    assert load_tools(["none"]) == []
+
+
+def test_without_names_the_settings_count_then_the_built_in_tools(module):
+    name = module("configured_tools", "from agentflow.tools import current_time")
+    assert names(build_agent(Settings(tools={"packages": [name]}))) == ["current_time"]
+    assert names(build_agent(Settings())) == ["calculator", "current_time"]
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "words"),
+    [
+        ("no_tools", "x = 1", "has no tools: mark functions with @tool"),
+        ("no_list", "TOOLS = 3", "make it a list"),
+        ("no_python", "def broken(:", "SyntaxError"),
+        ("raises", "1 / 0", "ZeroDivisionError: division by zero"),
+        ("exits", "import sys; sys.exit('no')", "SystemExit: no"),
+        ("needs_more", "import no_such_module", "No module named 'no_such_module'"),
+    ],
+)
+def test_a_module_that_cannot_serve_is_named(module, name, source, words):
+    module(name, source)
+    with pytest.raises(ConfigError) as caught:
+        load_tools([name])
+    assert repr(name) in str(caught.value)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "weather.py", "no such module"])
+def test_a_name_that_is_no_module_is_named(name):
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        load_tools([name])
