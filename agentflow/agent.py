@@ -298,7 +298,7 @@ class Agent:
             max_batch_bytes=settings.flow.max_bytes,
             run_log_bytes=settings.limits.run_log_bytes,
             temperature=settings.model.temperature if temperature is None else temperature,
-            max_tokens=max_tokens,
+            max_tokens=settings.model.max_tokens if max_tokens is None else max_tokens,
             transforms=transforms,
         )
 

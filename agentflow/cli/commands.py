@@ -5,6 +5,7 @@ What a run does with signals is in `chat`, how it looks in `screen`.
 
 import contextlib
 import importlib.metadata
+import io
 import json
 import os
 import sys
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 the run ended `final`, 1 it failed, 2 wrong usage or configuration (one line on stderr), 130 it was cancelled.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has no "é" is no reason to stop
     try:
         code: int | None = app(arguments or ["--help"], prog_name="agentflow", standalone_mode=False)
     except TyperException as error:
@@ -189,9 +192,17 @@ def _models() -> None:
 def pull() -> int:
     """Fetch the local model's file, if it is not there yet, and show where it is."""
     columns = (TextColumn("fetching the local model"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=None)
-        path = ensure_model(lambda done, total: progress.update(task, completed=done, total=total))
+    console = Console(stderr=True)
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
+    task = progress.add_task("", total=None)
+    with contextlib.ExitStack() as shown:
+
+        def show(done: int, total: int) -> None:
+            if not progress.live.is_started:  # nothing to show where nothing is fetched
+                shown.enter_context(progress)
+            progress.update(task, completed=done, total=total)
+
+        path = ensure_model(show)
     typer.echo(path)
     return 0
 

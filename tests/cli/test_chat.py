@@ -7,7 +7,11 @@ import sys
 
 import pytest
 
+from agentflow import Agent
+from agentflow.cli.chat import converse
+from agentflow.errors import ModelTimeoutError
 from agentflow.events import EventType
+from agentflow.models.scripted import ScriptedModel
 from agentflow.testing import FakeProvider, Reset, Stall, assert_laws, status, text, tool_calls
 
 NOISY = """
@@ -74,14 +78,22 @@ async def test_a_person_sees_text_and_a_card_per_call(chat):
     assert lines[3:] == ["It is 14."]
 
 
-async def test_instructions_and_tools_reach_the_provider(chat):
+async def test_text_that_the_terminal_has_no_letters_for_does_not_stop_it(chat):
+    async with FakeProvider(text("Grüße")) as provider:
+        done = await chat(provider, "Hello", PYTHONIOENCODING="ascii")
+    assert (done.code, done.out) == (0, "Gr??e\n")
+
+
+async def test_flags_and_settings_reach_the_provider(chat):
+    settings = {"AGENTFLOW_MODEL__TEMPERATURE": "0.5", "AGENTFLOW_MODEL__MAX_TOKENS": "7"}
     async with FakeProvider(text("Hi."), text("Hi.")) as provider:
-        await chat(provider, "Hello", "--system", "Be brief.")
+        await chat(provider, "Hello", "--system", "Be brief.", **settings)
         await chat(provider, "Hello", "--tools", "none")
-    with_tools, without = (request.body for request in provider.requests)
-    assert with_tools["messages"][0] == {"role": "system", "content": "Be brief."}
-    assert [entry["function"]["name"] for entry in with_tools["tools"]] == ["calculator", "current_time"]
-    assert "tools" not in without
+    told, plain = (request.body for request in provider.requests)
+    assert told["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert [entry["function"]["name"] for entry in told["tools"]] == ["calculator", "current_time"]
+    assert (told["temperature"], told["max_tokens"]) == (0.5, 7)
+    assert plain.keys().isdisjoint({"tools", "temperature", "max_tokens"})
 
 
 async def test_each_line_of_standard_input_is_a_message_of_one_session(chat):
@@ -135,6 +147,21 @@ async def test_the_exit_code_tells_wrong_setup_from_a_failed_run(chat, reply, co
     assert last(done).type == EventType.FAILED
     assert len(done.err.splitlines()) == 1
     assert words in done.err
+
+
+def test_a_server_that_accepts_no_connection_is_wrong_setup():
+    agent = Agent(model=ScriptedModel([ModelTimeoutError("'x' did not accept a connection within 5 s")]))
+    lines = []
+    assert converse(agent, ["Hello"], lambda event: None, lines.append) == 2
+    assert len(lines) == 1
+
+
+def test_a_patient_conversation_goes_on_after_a_failed_run():
+    agent = Agent(model=ScriptedModel([ModelTimeoutError("too slow")], "Here I am."))
+    events, lines = [], []
+    assert converse(agent, ["Hello", "Hello?"], events.append, lines.append, patient=True) == 0
+    assert events[-1].text == "Here I am."
+    assert lines == ["the run failed (timeout): too slow"]
 
 
 async def test_a_host_that_is_not_there_is_a_line_and_exit_code_2(agentflow):

