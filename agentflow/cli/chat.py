@@ -55,14 +55,16 @@ def converse(
         try:
             for message in messages:
                 code, session_id = runner.run(_turn(agent, message, session_id, show, complain))
-                if code and not patient:
+                if patient:
+                    code = 0
+                elif code:
                     break
         finally:
             with _signals(_leave):
                 runner.run(agent.aclose())
         if agent.abandoned:
             os._exit(code)  # a tool ignores its cancel: to close the loop would be to wait for it
-    return 0 if patient else code
+    return code
 
 
 async def _turn(
