@@ -59,39 +59,39 @@ def rollback(iteration=1, attempt=1, reason="retry"):
 
 
 def model_complete(*ids, iteration=1, finish_reason="stop"):
-    calls = tuple(ToolCall(call_id=id, name="look", raw_arguments="{}") for id in ids)
+    calls = tuple(ToolCall(call_id=call_id, name="look", raw_arguments="{}") for call_id in ids)
     return make(
         ModelCompleteEvent, iteration, finish_reason=finish_reason, tool_calls=calls, usage=USAGE, duration_ms=1.0
     )
 
 
-def tool_start(id, iteration=1, attempt=1):
-    fields = {"call_id": id, "tool": "look", "arguments": {}, "raw_arguments": "{}"}
+def tool_start(call_id, iteration=1, attempt=1):
+    fields = {"call_id": call_id, "tool": "look", "arguments": {}, "raw_arguments": "{}"}
     return make(ToolStartEvent, iteration, attempt=attempt, **fields)
 
 
-def tool_delta(id, data="piece", iteration=1, attempt=1):
-    return make(ToolDeltaEvent, iteration, call_id=id, tool="look", attempt=attempt, data=data)
+def tool_delta(call_id, data="piece", iteration=1, attempt=1):
+    return make(ToolDeltaEvent, iteration, call_id=call_id, tool="look", attempt=attempt, data=data)
 
 
-def tool_complete(id, iteration=1, attempt=1, result="[success]\nok"):
-    fields = {"call_id": id, "tool": "look", "result": result, "duration_ms": 1.0}
+def tool_complete(call_id, iteration=1, attempt=1, result="[success]\nok"):
+    fields = {"call_id": call_id, "tool": "look", "result": result, "duration_ms": 1.0}
     return make(ToolCompleteEvent, iteration, attempt=attempt, **fields)
 
 
-def tool_error(id, iteration=1, attempt=1, status="error", will_retry=False):
-    fields = {"call_id": id, "tool": "look", "result": f"[error: {status}]", "will_retry": will_retry}
+def tool_error(call_id, iteration=1, attempt=1, status="error", will_retry=False):
+    fields = {"call_id": call_id, "tool": "look", "result": f"[error: {status}]", "will_retry": will_retry}
     return make(
         ToolErrorEvent, iteration, attempt=attempt, status=status, error=ErrorInfo(kind="x", message=""), **fields
     )
 
 
-def question(id, iteration=1):
-    return make(QuestionEvent, iteration, question_id=id, text="Which?", options=("a", "b"))
+def question(call_id, iteration=1):
+    return make(QuestionEvent, iteration, question_id=call_id, text="Which?", options=("a", "b"))
 
 
-def approval(id, iteration=1):
-    return make(ApprovalEvent, iteration, call_id=id, tool="look", arguments={}, arguments_hash="0" * 64)
+def approval(call_id, iteration=1):
+    return make(ApprovalEvent, iteration, call_id=call_id, tool="look", arguments={}, arguments_hash="0" * 64)
 
 
 def resolved(target, decision, iteration=1, text=None):

@@ -115,7 +115,7 @@ async def test_an_answer_over_its_bound_ends_for_its_length_with_every_delta_in_
 
 async def test_the_first_of_a_flushs_deltas_carries_the_count():
     log = await run([ModelChunk(text="x" * 600_000, count=7)])
-    assert [event.count for event in of(log, EventType.DELTA)][0] == 7
+    assert of(log, EventType.DELTA)[0].count == 7
     assert sum(event.count for event in of(log, EventType.DELTA)) == 7
 
 

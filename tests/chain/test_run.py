@@ -9,6 +9,7 @@ from agentflow import Agent, RunCancelled
 from agentflow.errors import RequestError
 from agentflow.events import EventType, State
 from agentflow.testing import LeakCheck, ScriptedModel, assert_laws, call, text
+from agentflow.tools.registry import ToolRegistry
 from tests.builders import ANSWER, TOOLS, log_of, mixed_run, served, turns
 
 
@@ -254,17 +255,17 @@ async def test_a_model_that_ignores_its_cancel_stops_with_its_next_chunk_or_is_c
 
 
 async def test_a_sync_tool_that_hangs_is_abandoned_and_counted():
-    release, begun = threading.Event(), threading.Event()
+    release, begun = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def hang() -> str:
-        begun.set()
+        loop.call_soon_threadsafe(begun.set)
         release.wait()
         return "late"
 
     agent = Agent(model=ScriptedModel([call("hang")]), tools=[hang])
     chain = agent.start("hello")
-    while not begun.is_set():
-        await asyncio.sleep(0)
+    await begun.wait()
     await agent.aclose()
     assert (await chain).reason == "shutdown"
     assert agent.abandoned == 1
@@ -291,6 +292,4 @@ async def test_tools_run_in_parallel_up_to_the_bound():
 
 
 def test_the_tools_of_the_scenario_are_of_every_kind():
-    from agentflow.tools.registry import ToolRegistry
-
     assert [tool.kind for tool in ToolRegistry(TOOLS)] == ["sync", "coroutine", "async_generator"]

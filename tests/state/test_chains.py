@@ -14,8 +14,10 @@ def test_nothing_is_known_of_a_run_that_has_not_begun():
 
 def test_the_messages_of_a_run_are_its_rounds():
     fold = b.Fold().all(
-        b.begin("hello"), b.model_start(), b.delta("hm", channel="reasoning"), b.delta("Look: "), b.model_complete("c1", "c2"),
-        b.tool_start("c1"), b.tool_start("c2"), b.tool_error("c2"), b.tool_complete("c1"), b.model_start(2), b.delta("Done", 2),
+        b.begin("hello"), b.model_start(), b.delta("hm", channel="reasoning"), b.delta("Look: "),
+        b.model_complete("c1", "c2"),
+        b.tool_start("c1"), b.tool_start("c2"), b.tool_error("c2"), b.tool_complete("c1"), b.model_start(2),
+        b.delta("Done", 2),
     )  # fmt: skip
     user, first, one, two, last = turn_messages(fold.state.root)
     assert user == Message(role="user", content="hello")

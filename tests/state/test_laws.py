@@ -34,9 +34,9 @@ class Oracle:
             return {"model": State.AWAITING_MODEL, "asked": State.SUSPENDED}.get(self.phase) or State(self.phase)
         return State.EXECUTING_TOOLS if self.calls - self.waiting else State.SUSPENDED
 
-    def close(self, id):
-        self.running.discard(id)
-        self.waiting.discard(id)
+    def close(self, call_id):
+        self.running.discard(call_id)
+        self.waiting.discard(call_id)
         if not self.calls:
             self.phase = "thinking"
 
@@ -105,65 +105,65 @@ class Run(RuleBasedStateMachine):
         if ids:  # the first is told with the reply
             self.begin_call(ids[0])
 
-    def begin_call(self, id):
+    def begin_call(self, call_id):
         o = self.oracle
-        o.attempts[id] += 1
+        o.attempts[call_id] += 1
         o.phase = "tools"
-        o.unstarted.discard(id)
-        o.running.add(id)
-        self.add(b.tool_start(id, o.iteration, o.attempts[id]))
+        o.unstarted.discard(call_id)
+        o.running.add(call_id)
+        self.add(b.tool_start(call_id, o.iteration, o.attempts[call_id]))
 
     @precondition(lambda self: self.phase == "tools" and self.oracle.unstarted)
     @rule(data=st.data(), ask=st.booleans())
     def start_tool(self, data, ask):
         o = self.oracle
-        id = data.draw(st.sampled_from(sorted(o.unstarted)))
-        if ask and not o.attempts[id] and self.fold.state.root.find(id).status == "ready":
-            self.add(b.approval(id, o.iteration))
-            o.unstarted.discard(id)
-            o.waiting.add(id)
+        call_id = data.draw(st.sampled_from(sorted(o.unstarted)))
+        if ask and not o.attempts[call_id] and self.fold.state.root.find(call_id).status == "ready":
+            self.add(b.approval(call_id, o.iteration))
+            o.unstarted.discard(call_id)
+            o.waiting.add(call_id)
         elif o.expected is State.EXECUTING_TOOLS:
-            self.begin_call(id)
+            self.begin_call(call_id)
 
     @precondition(lambda self: self.phase == "tools" and self.oracle.running)
     @rule(data=st.data(), how=st.sampled_from(["delta", "complete", "error", "timeout", "retry", "question"]))
     def tool(self, data, how):
         o = self.oracle
-        id = data.draw(st.sampled_from(sorted(o.running)))
-        at = (id, o.iteration, o.attempts[id])
+        call_id = data.draw(st.sampled_from(sorted(o.running)))
+        at = (call_id, o.iteration, o.attempts[call_id])
         if how == "delta":
-            self.add(b.tool_delta(id, "x", *at[1:]))
+            self.add(b.tool_delta(call_id, "x", *at[1:]))
         elif how == "complete":
             self.add(b.tool_complete(*at))
-            o.close(id)
+            o.close(call_id)
         elif how == "question":
-            self.add(b.question(id, o.iteration))
-            o.running.discard(id)
-            o.waiting.add(id)
+            self.add(b.question(call_id, o.iteration))
+            o.running.discard(call_id)
+            o.waiting.add(call_id)
         elif how == "retry":
             self.add(b.tool_error(*at, will_retry=True))
-            o.running.discard(id)
-            o.unstarted.add(id)
+            o.running.discard(call_id)
+            o.unstarted.add(call_id)
         else:
             self.add(b.tool_error(*at, status=how))
-            o.close(id)
+            o.close(call_id)
 
     @precondition(lambda self: self.phase == "tools" and self.oracle.waiting)
     @rule(data=st.data(), decision=st.sampled_from(["approved", "rejected", "amended", "expired"]))
     def decide(self, data, decision):
         o = self.oracle
-        id = data.draw(st.sampled_from(sorted(o.waiting)))
-        o.waiting.discard(id)
-        if o.attempts[id]:  # a question of a running tool: the answer is its result
-            self.add(b.resolved(id, "answered", o.iteration, "yes"))
-            self.add(b.tool_complete(id, o.iteration, o.attempts[id]))
-            o.close(id)
+        call_id = data.draw(st.sampled_from(sorted(o.waiting)))
+        o.waiting.discard(call_id)
+        if o.attempts[call_id]:  # a question of a running tool: the answer is its result
+            self.add(b.resolved(call_id, "answered", o.iteration, "yes"))
+            self.add(b.tool_complete(call_id, o.iteration, o.attempts[call_id]))
+            o.close(call_id)
             return
-        self.add(b.resolved(id, decision, o.iteration))
-        self.begin_call(id)
+        self.add(b.resolved(call_id, decision, o.iteration))
+        self.begin_call(call_id)
         if decision in ("rejected", "expired"):
-            self.add(b.tool_error(id, o.iteration, 1, "rejected"))
-            o.close(id)
+            self.add(b.tool_error(call_id, o.iteration, 1, "rejected"))
+            o.close(call_id)
 
     @precondition(lambda self: self.phase == "thinking" and self.whole and not self.oracle.calls)
     @rule()
@@ -200,11 +200,11 @@ class Run(RuleBasedStateMachine):
         o = self.oracle
         if not now:
             return
-        for id in sorted(o.calls):
-            if id not in o.running and not (id in o.waiting and o.attempts[id]):
-                o.attempts[id] += 1
-                self.add(b.tool_start(id, o.iteration, o.attempts[id]))
-            self.add(b.tool_error(id, o.iteration, o.attempts[id], "cancelled"))
+        for call_id in sorted(o.calls):
+            if call_id not in o.running and not (call_id in o.waiting and o.attempts[call_id]):
+                o.attempts[call_id] += 1
+                self.add(b.tool_start(call_id, o.iteration, o.attempts[call_id]))
+            self.add(b.tool_error(call_id, o.iteration, o.attempts[call_id], "cancelled"))
             assert self.fold.commands == ()
         self.add(event(o.iteration))
         o.phase = event(0).type.value
@@ -251,13 +251,16 @@ CALLS = (*ROUND, b.model_complete("c1", "c2"))
 DIRECTED = {
     "cancelled before it began": [b.cancelled(0)],
     "failed before it began": [b.failed(0)],
-    "notes": [b.warning(0), b.summary(0), *ROUND[:1], b.warning(0), b.summary(0), b.model_start(), b.warning(), b.summary()],
+    "notes": [b.warning(0), b.summary(0), *ROUND[:1], b.warning(0), b.summary(0), b.model_start(),
+              b.warning(), b.summary()],
     "failed while thinking": [b.begin(), b.failed(0)],
     "cancelled while thinking": [b.begin(), b.cancelled(0)],
     "failed by the model": [*ROUND, b.failed()],
     "cancelled in the model": [*ROUND, b.delta("x"), b.cancelled()],
-    "retried": [*ROUND, b.model_start(attempt=2), b.delta("x", attempt=2), b.rollback(attempt=2), b.model_start(attempt=3)],
-    "asked in text": [*ROUND, b.model_complete(), b.question("q"), b.warning(), b.summary(), b.resolved("q", "answered")],
+    "retried": [*ROUND, b.model_start(attempt=2), b.delta("x", attempt=2), b.rollback(attempt=2),
+                b.model_start(attempt=3)],
+    "asked in text": [*ROUND, b.model_complete(), b.question("q"), b.warning(), b.summary(),
+                      b.resolved("q", "answered")],
     "failed while asked": [*ROUND, b.model_complete(), b.question("q"), b.failed()],
     "cancelled while asked": [*ROUND, b.model_complete(), b.question("q"), b.cancelled()],
     "told by the framework": [*ROUND, b.model_complete(), b.delta("x", 2)],

@@ -22,7 +22,8 @@ STOPPED = {
 EVENTS = {
     event.type: event
     for event in (
-        b.begin(), b.model_start(), b.delta("x"), b.rollback(), b.model_complete(), b.tool_start("c1"), b.tool_delta("c1"),
+        b.begin(), b.model_start(), b.delta("x"), b.rollback(), b.model_complete(), b.tool_start("c1"),
+        b.tool_delta("c1"),
         b.tool_complete("c1"), b.tool_error("c1"), b.question("q"), b.approval("c1"), b.resolved("c1", "approved"),
         b.summary(), b.warning(), b.final(RunState(run_id="r")), b.failed(), b.cancelled(),
     )
