@@ -17,6 +17,8 @@ from agentflow.streams import Clock, LoopClock, Timer
 WINDOW_SECONDS = 0.2
 MAX_BATCH_BYTES = 512 * 1024
 
+_FEW_CHAINS = 16  # open windows among which silent ones are not worth looking for
+
 Key = TypeVar("Key")
 EventT = TypeVar("EventT", bound=Event)
 
@@ -130,12 +132,13 @@ class _ChainBatches:
         self._observer = observer
         self._settings = (clock, window, max_bytes)
         self._open: dict[str, _ChainBatch] = {}
+        self._room = _FEW_CHAINS
 
     def on_next(self, event: AgentEvent) -> None:
         chain = self._open.get(event.chain_id)
         if isinstance(event, DeltaEvent):
             if chain is None:
-                self._forget_idle()
+                self._make_room()
                 chain = self._open[event.chain_id] = _ChainBatch(self._observer.on_next, *self._settings)
             chain.push(event)
             return
@@ -162,10 +165,15 @@ class _ChainBatches:
         for chain in chains.values():
             chain.batch.close()
 
-    def _forget_idle(self) -> None:
-        """Chains that fell silent go, so that a long stream does not keep every chain it ever saw."""
-        for chain_id in [chain_id for chain_id, chain in self._open.items() if chain.batch.idle]:
-            del self._open[chain_id]
+    def _make_room(self) -> None:
+        """Chains that fell silent go, so that a long stream does not keep every chain it ever saw.
+
+        Looked for only when there are twice as many as last time: each chain would pay for all others else.
+        """
+        if len(self._open) < self._room:
+            return
+        self._open = {chain_id: chain for chain_id, chain in self._open.items() if not chain.batch.idle}
+        self._room = max(_FEW_CHAINS, 2 * len(self._open))
 
 
 def micro_batch(
