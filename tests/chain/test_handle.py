@@ -84,7 +84,7 @@ async def test_a_lone_subscriber_that_raises_does_not_end_the_run_either():
 
 async def test_first_and_take_leave_the_run():
     async with agent_of() as agent:
-        for view in (lambda chain: chain.pipe().first(), lambda chain: chain.pipe().take(2)):
+        for view in (lambda chain: chain.first(), lambda chain: chain.take(2)):
             chain = agent.stream("hello")
             _, errors, done = collect(view(chain))
             await done.wait()
@@ -199,7 +199,7 @@ async def test_views_are_rx():
     async with agent_of() as agent:
         chain = agent.start("hello")
         assert isinstance(chain, Observable)
-        tools, _, done = collect(chain.pipe(of_type(ToolStartEvent)).pipe().map(lambda event: event.tool))
+        tools, _, done = collect(chain.pipe(of_type(ToolStartEvent)).map(lambda event: event.tool))
         types, _, _ = collect(chain.filter(lambda event: event.type == EventType.FINAL))
         await done.wait()
         await turns()

@@ -77,7 +77,7 @@ async def leave_by_dispose(chain, index):
 async def leave_by_take(chain, index):
     done = asyncio.Event()
     seen = []
-    chain.pipe().take(index).subscribe(seen.append, on_completed=done.set)
+    chain.take(index).subscribe(seen.append, on_completed=done.set)
     await done.wait()
     assert [event.seq for event in seen] == list(range(1, index + 1))
 
