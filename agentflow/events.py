@@ -394,30 +394,29 @@ def _plain(value: Any, depth: int, path: tuple[int, ...]) -> Any:  # noqa: PLR09
         return {"$unencodable": "nested deeper than 64 levels"}
     if id(value) in path:  # followed to the depth limit, two references to itself would cost 2**64 steps
         return {"$unencodable": f"{type(value).__qualname__} that contains itself"}
-    path = (*path, id(value))
+    try:
+        return _plain_parts(value, depth, (*path, id(value)))
+    except Exception:  # noqa: BLE001  a foreign object may raise anything; the placeholder says which it was
+        return {"$unencodable": type(value).__qualname__}
+
+
+def _plain_parts(value: Any, depth: int, path: tuple[int, ...]) -> Any:  # noqa: PLR0911  one return per kind of value
     if isinstance(value, Mapping):
         return {_plain_key(key): _plain(item, depth + 1, path) for key, item in value.items()}
     if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray | memoryview):
         return [_plain(item, depth + 1, path) for item in value]
-    return _plain_object(value, depth, path)
+    if isinstance(value, type):
+        return {"$unencodable": f"the class {value.__qualname__}"}
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return _plain(fields, depth, path)
+    if isinstance(value, msgspec.Struct):
+        return _plain(msgspec.structs.asdict(value), depth, path)
+    dump = getattr(value, "model_dump", None)  # a pydantic model, which this layer does not import
+    if callable(dump):
+        return _plain(dump(mode="json", warnings=False), depth + 1, path)
+    return _plain(msgspec.to_builtins(value), depth + 1, path)
 
 
 def _plain_key(key: Any) -> str:
     return clean_text(str.__str__(key) if isinstance(key, str) else str(key))
-
-
-def _plain_object(value: Any, depth: int, path: tuple[int, ...]) -> Any:
-    dump = getattr(value, "model_dump", None)  # a pydantic model, which this layer does not import
-    try:
-        if isinstance(value, type):
-            return {"$unencodable": f"the class {value.__qualname__}"}
-        if dataclasses.is_dataclass(value):
-            return _plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, depth, path)
-        if isinstance(value, msgspec.Struct):
-            return _plain(msgspec.structs.asdict(value), depth, path)
-        if callable(dump):
-            return _plain(dump(mode="json", warnings=False), depth + 1, path)
-        built = msgspec.to_builtins(value)
-    except Exception:  # noqa: BLE001  a foreign object may raise anything; the placeholder says which it was
-        return {"$unencodable": type(value).__qualname__}
-    return _plain(built, depth + 1, path)
