@@ -1,0 +1,63 @@
+import inspect
+
+from agentflow import errors
+from agentflow.errors import AgentflowError, ModelStatusError, RunCancelled, RunFailed
+
+CLASSES = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, AgentflowError)]
+
+
+def test_all_errors_are_in_one_tree_and_say_what_they_are():
+    for cls in CLASSES:
+        assert cls is AgentflowError or cls.__mro__[1] in CLASSES
+        assert cls.__doc__
+
+
+def test_the_kinds_of_the_contract_are_there_and_leaves_of_a_branch_differ():
+    kinds = {cls.__name__: cls.kind for cls in CLASSES}
+    assert kinds == {
+        "AgentflowError": "error",
+        "ConfigError": "config",
+        "ModelError": "model",
+        "ModelConnectionError": "connection",
+        "ModelTimeoutError": "timeout",
+        "ModelRateLimitError": "rate_limit",
+        "ModelStatusError": "status",
+        "ModelProtocolError": "protocol",
+        "ModelTruncatedError": "truncated",
+        "ToolError": "tool",
+        "ToolNotFoundError": "not_found",
+        "ToolArgumentsError": "arguments",
+        "ToolFailedError": "failed",
+        "ToolTimeoutError": "timeout",
+        "RequestError": "request",
+        "StoreError": "store",
+        "RunNotFoundError": "run_not_found",
+        "SessionBusyError": "busy",
+        "NotPendingError": "not_pending",
+        "InvalidTransition": "transition",
+        "LimitError": "limit",
+        "TransformError": "transform",
+        "RunFailed": "error",
+        "RunCancelled": "cancelled",
+    }
+    for branch in CLASSES:
+        leaves = [cls.kind for cls in CLASSES if branch in cls.__mro__[1:2]]
+        assert len(leaves) - (branch is AgentflowError) * leaves.count("error") == len(set(leaves) - {"error"})
+
+
+def test_the_docstrings_tree_is_the_tree():
+    for cls in CLASSES:
+        assert cls.__name__ in errors.__doc__
+
+
+def test_a_status_says_whether_to_try_again():
+    assert [ModelStatusError("x", status=status).retryable for status in (None, 400, 404, 500, 503)] == [
+        False, False, False, True, True,
+    ]  # fmt: skip
+
+
+def test_the_ends_of_a_run_carry_what_its_event_said():
+    failed = RunFailed("no", kind="status", run_id="r", retryable=True)
+    assert (str(failed), failed.kind, failed.run_id, failed.retryable) == ("no", "status", "r", True)
+    stopped = RunCancelled("stopped", reason="timeout", run_id="r")
+    assert (stopped.kind, stopped.reason, stopped.run_id) == ("cancelled", "timeout", "r")
