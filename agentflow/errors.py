@@ -46,9 +46,13 @@ class ConfigError(AgentflowError):
 
 
 class ModelError(AgentflowError):
-    """A model call failed. `provider` and the HTTP `status` are set where they are known."""
+    """A model call failed. `provider` and the HTTP `status` are set where they are known.
+
+    `retry_after` is what the provider's header asks for in seconds, None if it is absent or unreadable.
+    """
 
     kind = "model"
+    retry_after: float | None = None
 
     def __init__(self, message: str, *, provider: str | None = None, status: int | None = None) -> None:
         super().__init__(message)
@@ -71,7 +75,7 @@ class ModelTimeoutError(ModelError):
 
 
 class ModelRateLimitError(ModelError):
-    """The provider answered 429. `retry_after` is its header in seconds, None if absent or unreadable."""
+    """The provider answered 429."""
 
     kind = "rate_limit"
     retryable = True

@@ -3,9 +3,30 @@
 Plain data only; the wire form of each provider is the business of its model client.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
+
+
+class TextPart(msgspec.Struct, frozen=True, tag="text"):
+    """A piece of text among the parts of a message."""
+
+    text: str
+
+
+class ImagePart(msgspec.Struct, frozen=True, kw_only=True, tag="image"):
+    """A picture: either the `url` of one, or its `data` with their `media_type` such as "image/png"."""
+
+    url: str = ""
+    data: bytes = b""
+    media_type: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.url) == bool(self.data) or bool(self.data) != bool(self.media_type):
+            raise ValueError("an image part has either a url, or data and their media_type")
+
+
+Part: TypeAlias = TextPart | ImagePart
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,17 +45,22 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message of a conversation.
 
-    `tool_calls` only with role assistant, `call_id` only with role tool. `provider_data` is opaque: what the
-    provider wants to see again, verbatim. `reasoning` is never part of `content`.
+    `content` may be parts with role user. `tool_calls` only with role assistant, `call_id` only with role tool.
+    `provider_data` is opaque: what the provider wants to see again, verbatim. `reasoning` is never part of `content`.
     """
 
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | tuple[Part, ...] = ""
     tool_calls: tuple[ToolCall, ...] = ()
     call_id: str | None = None
     name: str | None = None
     reasoning: str = ""
     provider_data: dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """What the message says in words: its content, or its text parts joined."""
+        return self.content if isinstance(self.content, str) else text_of(self.content)
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +85,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
             output_tokens=self.output_tokens + other.output_tokens,
             estimated=self.estimated or other.estimated,
         )
+
+
+def text_of(parts: tuple[Part, ...]) -> str:
+    """The text parts, joined; pictures say nothing."""
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
 
 
 def unpaired(messages: "tuple[Message, ...] | list[Message]") -> str | None:

@@ -8,7 +8,7 @@ import difflib
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -47,20 +47,34 @@ def _names(value: Any) -> Any:
 
 Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
+class RetrySettings(_Section):
+    """How a failed model call is repeated: see `models.resilience.RetryPolicy`. The times are in seconds."""
+
+    attempts: Count = 3
+    base: Duration = 0.5
+    cap: Duration = 8.0
+    retry_after_cap: Duration = 30.0
+
+
 class ModelSettings(_Section):
     """Which model is used and how long it may take; the times are in seconds.
 
-    `local_path` is a GGUF file that the local model uses instead of its own. `connect_timeout` until the connection stands, `first_byte_timeout` from the request to the first byte of the
-    reply, `idle_timeout` between two pieces of it, `total_timeout` for the whole call.
+    `allowed` are patterns such as "openai/*" for what model strings may come to, aliases resolved; empty allows all.
+    `local_path` is a GGUF file that the local model uses instead of its own. `connect_timeout` is for one attempt to
+    connect, `first_byte_timeout` from the request to the first byte of the reply, `idle_timeout` between two pieces
+    of it, `total_timeout` for the whole call.
     """
 
     default: str | None = None
+    allowed: Names = ()
+    retries: RetrySettings = RetrySettings()
     temperature: float | None = None
     max_tokens: Count | None = None
     local_path: Path | None = None
@@ -70,18 +84,49 @@ class ModelSettings(_Section):
     total_timeout: Duration = 300.0
 
 
+class Profile(_Section):
+    """What an endpoint accepts. The defaults fit most servers that are compatible with OpenAI's.
+
+    `reasoning_content` says beside which calls that field goes back: "never", "given" where the server gave one,
+    "loop" the same but only since the last user message, "always" beside every call, "" if none was given.
+    `reasoning_details` go back verbatim or not at all. `empty_content` is the content of a message that has only
+    calls. `call_ids` are sent as they are, or mapped where they are not "short" (at most 40 letters, digits, "_" and
+    "-") or not "nine" letters and digits. With `strict_tools` schemas are sent in OpenAI's strict form if they have
+    one. An answer's schema is sent as `structured_output` says; where that has no place for it, the system message
+    tells it. What is not accepted is left out.
+    """
+
+    reasoning_content: Literal["never", "given", "loop", "always"] = "given"
+    reasoning_details: bool = True
+    empty_content: Literal["null", "text"] = "null"
+    call_ids: Literal["any", "short", "nine"] = "any"
+    strict_tools: bool = False
+    structured_output: Literal["json_schema", "json_object", "none"] = "json_schema"
+    developer_role: bool = False
+    temperature: bool = True
+    stream_options: bool = True
+    parallel_tool_calls: bool = True
+    max_tokens_field: str = "max_tokens"
+    seed_field: str = "seed"
+
+
 class ProviderSettings(_Section):
-    """A provider of our own, or what is different about a known one."""
+    """A provider of our own, or what is different about a known one.
+
+    `region` picks one of a preset's other addresses; `profile` names only what differs from the preset's.
+    """
 
     base_url: str | None = None
+    region: str | None = None
     api_key: SecretStr | None = None
     default_model: str | None = None
+    profile: Profile = Profile()
 
 
 class ToolSettings(_Section):
     """Packages whose tools are offered."""
 
-    packages: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = ()
+    packages: Names = ()
 
 
 class PoolSettings(_Section):
@@ -107,15 +152,17 @@ class FlowSettings(_Section):
 
 
 class LimitSettings(_Section):
-    """What a run may take up."""
+    """What may be taken up: `run_log_bytes` by the log of one run; `connections` to one model at once, 0 for any."""
 
     run_log_bytes: Count = 16 * 1024 * 1024
+    connections: Annotated[int, Field(ge=0)] = 0
 
 
 class Settings(BaseSettings):
     """All settings, read once when constructed. `config` is the file, `agentflow.toml` here if there is one.
 
-    Raises `ConfigError`, one line that names the key, for anything unknown, unreadable or out of range.
+    An alias stands for a model string, or for several that are tried in turn. Raises `ConfigError`, one line that
+    names the key, for anything unknown, unreadable or out of range.
     """
 
     model_config = SettingsConfigDict(
@@ -125,7 +172,7 @@ class Settings(BaseSettings):
     config: Path | None = None
     model: ModelSettings = ModelSettings()
     providers: dict[str, ProviderSettings] = {}
-    aliases: dict[str, str] = {}
+    aliases: dict[str, str | tuple[str, ...]] = {}
     tools: ToolSettings = ToolSettings()
     pools: dict[str, PoolSettings] = {}
     chain: ChainSettings = ChainSettings()

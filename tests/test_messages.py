@@ -1,8 +1,9 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.messages import Message, ToolCall, Usage, clean_text, unpaired
+from agentflow.messages import ImagePart, Message, TextPart, ToolCall, Usage, clean_text, unpaired
 
 
 def user(text="hello"):
@@ -66,3 +67,20 @@ def test_clean_text_can_always_be_encoded(text):
     cleaned = clean_text(text)
     cleaned.encode()
     assert clean_text(cleaned) == cleaned
+
+
+def test_a_message_of_parts_has_the_text_of_its_text_parts():
+    image = ImagePart(data=b"\x89PNG", media_type="image/png")
+    message = Message(role="user", content=(TextPart("What "), image, TextPart("is this?")))
+    assert message.text == "What is this?"
+    assert Message(role="user", content="plain").text == "plain"
+    assert unpaired([message]) is None
+    assert msgspec.json.decode(msgspec.json.encode(message), type=Message) == message
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"url": "u", "data": b"d", "media_type": "m"}, {"data": b"d"}, {"media_type": "m", "url": "u"}]
+)
+def test_an_image_is_a_url_or_data_of_a_known_type(fields):
+    with pytest.raises(ValueError, match="either a url, or data"):
+        ImagePart(**fields)

@@ -9,16 +9,27 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from agentflow.messages import Message, ToolSpec, Usage
+from agentflow.messages import ImagePart, Message, ToolSpec, Usage
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a model. `messages` are paired (see `messages.unpaired`); None means the provider's default."""
+    """One call of a model. `messages` are paired (see `messages.unpaired`); None means the provider's default.
+
+    `tool_choice` is "auto", "none", "required" or the name of the one tool to call. `response_format` is the JSON
+    Schema of the answer's text. `extra_body` are fields of the provider's own; they are put into the body last and
+    cannot replace "model", "messages" and "stream". What an endpoint does not know is left out.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     temperature: float | None = None
     max_tokens: int | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    extra_body: dict[str, Any] | None = None
 
 
 class CallRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,15 +87,20 @@ class FunctionModel:
         self.name = getattr(function, "__name__", "function")
 
 
+Tokenizer: TypeAlias = Callable[[str], int]  # how many tokens a text is
+
 _LATIN_CHARACTERS_PER_TOKEN = 4.0
 _CJK_CHARACTERS_PER_TOKEN = 1.5
 _FIRST_CJK = "\u2e80"  # radicals, kana, ideographs, Hangul and full-width forms all stand above
+_TOKENS_PER_FRAME = 4
+_TOKENS_PER_IMAGE = 800  # a picture of about a megapixel; providers count from 85 to some thousands
 
 
 def estimate_tokens(text: str) -> int:
     """About how many tokens `text` is: 4 Latin or 1.5 CJK characters a token, rounded up; 0 for no text.
 
-    A rule of thumb: right within some 20 % for prose, about a third too low for JSON and code.
+    A rule of thumb: right within some 20 % for prose, about a third too low for JSON and code. `models.tokens` counts
+    exactly; the estimates below take any `Tokenizer`.
     """
     if not text:
         return 0
@@ -92,22 +108,22 @@ def estimate_tokens(text: str) -> int:
     return max(1, round((len(text) - cjk) / _LATIN_CHARACTERS_PER_TOKEN + cjk / _CJK_CHARACTERS_PER_TOKEN + 0.499))
 
 
-def estimate_message_tokens(message: Message) -> int:
-    """The estimate for one message: its text, its calls, and 4 tokens for the frame around it."""
-    calls = sum(estimate_tokens(call.name) + estimate_tokens(call.raw_arguments) for call in message.tool_calls)
-    return 4 + estimate_tokens(message.content) + calls
+def estimate_message_tokens(message: Message, count: Tokenizer = estimate_tokens) -> int:
+    """The estimate for one message: its text, its pictures, its calls, and 4 tokens for the frame around it."""
+    calls = sum(count(call.name) + count(call.raw_arguments) for call in message.tool_calls)
+    images = 0 if isinstance(message.content, str) else sum(isinstance(part, ImagePart) for part in message.content)
+    return _TOKENS_PER_FRAME + count(message.text) + images * _TOKENS_PER_IMAGE + calls
 
 
-def estimate_tool_tokens(tools: Iterable[ToolSpec]) -> int:
+def estimate_tool_tokens(tools: Iterable[ToolSpec], count: Tokenizer = estimate_tokens) -> int:
     """The estimate for what a request says about its tools."""
     return sum(
-        estimate_tokens(tool.name)
-        + estimate_tokens(tool.description)
-        + estimate_tokens(msgspec.json.encode(tool.parameters).decode())
+        count(tool.name) + count(tool.description) + count(msgspec.json.encode(tool.parameters).decode())
         for tool in tools
     )
 
 
-def estimate_request_tokens(request: ModelRequest) -> int:
+def estimate_request_tokens(request: ModelRequest, count: Tokenizer = estimate_tokens) -> int:
     """The estimate for a whole request: its messages and what is said about its tools."""
-    return estimate_tool_tokens(request.tools) + sum(map(estimate_message_tokens, request.messages))
+    messages = sum(estimate_message_tokens(message, count) for message in request.messages)
+    return estimate_tool_tokens(request.tools, count) + messages

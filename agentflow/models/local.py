@@ -217,9 +217,9 @@ def _last_turn(messages: Sequence[Message]) -> tuple[str, list[str]]:
     results: list[str] = []
     for message in reversed(messages):
         if message.role == "user":
-            return message.content, results[::-1]
+            return message.text, results[::-1]
         if message.role == "tool":
-            results.append(message.content)
+            results.append(message.text)
     return "", results[::-1]
 
 

@@ -109,8 +109,8 @@ def chat_prompt(messages: Sequence[Message], room: int) -> list[WireMessage]:
     Tool rounds are left out: the answers after them hold what mattered. `room` is in tokens: the oldest turns give
     way, never the system messages or the last message.
     """
-    system = [_wire(message) for message in messages if message.role == "system"] or [_SYSTEM]
-    said = [_wire(message) for message in messages if message.role in ("user", "assistant") and message.content]
+    system = [_wire(message) for message in messages if message.role in ("system", "developer")] or [_SYSTEM]
+    said = [_wire(message) for message in messages if message.role in ("user", "assistant") and message.text]
     shots = _shots(_PLAIN)
     used = sum(map(_tokens, [*system, *shots]))
     kept: list[WireMessage] = []
@@ -234,7 +234,8 @@ def _user(text: str) -> WireMessage:
 
 
 def _wire(message: Message) -> WireMessage:
-    return {"role": message.role, "content": message.content}
+    role = "system" if message.role == "developer" else message.role
+    return {"role": role, "content": message.text}
 
 
 def _tokens(message: WireMessage) -> int:

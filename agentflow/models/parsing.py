@@ -16,8 +16,8 @@ from agentflow.models.base import ModelChunk
 from agentflow.models.calls import CallAssembly, CallPart, FunctionPart
 from agentflow.models.failures import error_from_object
 from agentflow.models.framing import MAX_EVENT_BYTES, ErrorPayload, EventSplitter
+from agentflow.models.texts import MAX_TEXT, Texts, decoded_leniently
 
-MAX_TEXT = 4 * 1024 * 1024  # characters of answer, reasoning, refusal and opaque details of one reply
 MAX_DEPTH = 64  # levels of opaque data, which others have to encode again
 
 _SANE = 2**53  # no count of tokens is larger, and not every reader could read it
@@ -59,12 +59,7 @@ class _Reply:
         self.finish_reason: str | None = None
         self._provider = provider
         self._secret = secret
-        self._chunks: list[ModelChunk] = []  # ready to be taken
-        self._channel = "text"
-        self._run: list[str] = []  # adjacent fragments of one channel
-        self._count = 0  # how many provider chunks they are
-        self._length = 0
-        self._halves = False  # whether a surrogate half can be among the fragments
+        self._texts = Texts()
         self._calls = CallAssembly()
         self._usage: Usage | None = None
         self._details: list[Any] = []
@@ -73,8 +68,7 @@ class _Reply:
     def copy(self) -> "_Reply":
         twin = object.__new__(_Reply)
         twin.__dict__.update(self.__dict__)
-        twin._chunks = self._chunks.copy()
-        twin._run = self._run.copy()
+        twin._texts = self._texts.copy()
         twin._calls = self._calls.copy()
         twin._details = self._details.copy()
         twin._thoughts = self._thoughts.copy()
@@ -101,10 +95,7 @@ class _Reply:
 
     def take(self, *, last: bool = False) -> list[ModelChunk]:
         """The chunks that are ready. A trailing half of a surrogate pair is held back until `last`."""
-        if self._run:
-            self._flush(last=last)
-        chunks, self._chunks = self._chunks, []
-        return chunks
+        return self._texts.take(last=last)
 
     def end(self) -> ModelChunk:
         """What is known only at the end: calls, finish reason, usage, opaque data."""
@@ -123,14 +114,15 @@ class _Reply:
         if delta is not None:
             content = delta.content
             if type(content) is str and content and delta.reasoning is None and delta.reasoning_content is None:
-                # The usual delta, written out: this runs once per token.
-                if self._channel != "text":
-                    self._switch("text")
-                self._run.append(content)
-                self._count += 1
-                self._length += len(content)
-                if self._length > MAX_TEXT:
-                    raise ModelProtocolError(f"the reply is longer than {MAX_TEXT} characters")
+                # The usual delta, `Texts.add` written out: this runs once per token.
+                texts = self._texts
+                if texts.channel != "text":
+                    texts.switch("text")
+                texts.run.append(content)
+                texts.count += 1
+                texts.length += len(content)
+                if texts.length > MAX_TEXT:
+                    texts.grow(0)  # it is over the bound, and says so
             else:
                 self._add_texts(delta)
             if delta.tool_calls is not None:
@@ -154,16 +146,16 @@ class _Reply:
         text, thinking = _texts(delta.content)
         reasoning = delta.reasoning_content or delta.reasoning or thinking
         if reasoning and isinstance(reasoning, str):
-            self._add_text("reasoning", reasoning)
+            self._texts.add("reasoning", reasoning)
             if reasoning is delta.reasoning_content:
                 self._thoughts.append(reasoning)
         if text:
-            self._add_text("text", text)
+            self._texts.add("text", text)
 
     def _add_rest(self, delta: _Delta, payload: bytes) -> None:
         """Take what few deltas carry."""
         if delta.refusal and isinstance(delta.refusal, str):
-            self._add_text("refusal", delta.refusal)
+            self._texts.add("refusal", delta.refusal)
         if delta.function_call is not None:
             self._calls.add_legacy(delta.function_call)
         if delta.reasoning_details and isinstance(delta.reasoning_details, list):
@@ -172,40 +164,10 @@ class _Reply:
     def _add_details(self, details: list[Any], size: int) -> None:
         if _deeper_than(MAX_DEPTH, details):
             raise ModelProtocolError(f"reasoning details are nested deeper than {MAX_DEPTH} levels")
-        self._grow(size)
-        self._details += json.loads(clean_text(json.dumps(details, ensure_ascii=False))) if self._halves else details
-
-    def _add_text(self, channel: str, text: str) -> None:
-        if channel != self._channel:
-            self._switch(channel)
-        self._grow(len(text))
-        self._run.append(text)
-        self._count += 1
-
-    def _grow(self, size: int) -> None:
-        self._length += size
-        if self._length > MAX_TEXT:
-            raise ModelProtocolError(f"the reply is longer than {MAX_TEXT} characters")
-
-    def _switch(self, channel: str) -> None:
-        if self._run:
-            self._flush(last=True)
-        self._channel = channel
-
-    def _flush(self, *, last: bool) -> None:
-        text = "".join(self._run)
-        self._run = []
-        if self._halves:
-            if not last and "\ud800" <= text[-1] <= "\udbff":
-                self._run.append(text[-1])
-                text = text[:-1]
-                if not text:
-                    return
-            text = clean_text(text)
-        chunk = ModelChunk(count=self._count)
-        setattr(chunk, self._channel, text)
-        self._chunks.append(chunk)
-        self._count = 0
+        self._texts.grow(size)
+        self._details += (
+            json.loads(clean_text(json.dumps(details, ensure_ascii=False))) if self._texts.halves else details
+        )
 
     def _said(self, error: Any) -> ModelError:
         return error_from_object(error, provider=self._provider, secret=self._secret)
@@ -227,8 +189,7 @@ class _Reply:
     def _read_leniently(self, payload: bytes) -> _Chunk:
         """Read what msgspec refuses and some servers send: NaN, and halves of surrogate pairs."""
         try:
-            content = json.loads(payload.decode())
-            chunk = msgspec.convert(content, _Chunk)
+            chunk = decoded_leniently(payload, _Chunk)
         except (ValueError, RecursionError) as error:
             if isinstance(payload, ErrorPayload):
                 words = payload.decode("utf-8", "replace")
@@ -237,7 +198,7 @@ class _Reply:
                 f"{self._provider!r} sent what is not a chat completion chunk: {payload[:80]!r} ({error})",
                 provider=self._provider,
             ) from error
-        self._halves = True
+        self._texts.halves = True
         return chunk
 
 
