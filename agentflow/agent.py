@@ -159,7 +159,7 @@ class Agent:
         try:
             return await self.chat(input, **fields)
         finally:
-            await self._close_connections()
+            await self._close_connections(self._model)  # no other loop could close what this one opened
 
     def attach(self, run_id: str) -> AgentChain:
         """The chain of a run of this agent that is alive, to follow and control; leaving it only detaches.
@@ -209,14 +209,14 @@ class Agent:
         """Tool calls left behind so far: their thread or task went on after their time or their run was over."""
         return self._runtime.pools.abandoned + self._runtime.owner.abandoned if self._runtime is not None else 0
 
-    async def _close_connections(self) -> None:
-        """Let runs write their end, then close what belongs to this event loop."""
+    async def _close_connections(self, *models: object) -> None:
+        """Let runs write their end, then close what belongs to this event loop: the agent's models and `models`."""
         if self._runtime is not None:
             await self._runtime.owner.drain(_SHUTDOWN_GRACE)
             await self._runtime.owner.aclose(CANCEL_GRACE)
-        for model in self._models.values():
+        for model in (*self._models.values(), *models):
             close = getattr(model, "aclose", None)
-            if close is not None and model is not self._model:
+            if close is not None:
                 await close()
         self._models.clear()
 
