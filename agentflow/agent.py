@@ -198,11 +198,13 @@ class Agent:
         self._closed = True
         for run in tuple(self._runs.values()):
             run.cancel("shutdown")
-        await self._close_connections()
-        if self._runtime is not None:
-            self._runtime.pools.close()
-        if self._owns_store:
-            await self._store.aclose()
+        try:
+            await self._close_connections()
+        finally:  # also when the wait for the runs is cancelled: threads must not outlive the agent
+            if self._runtime is not None:
+                self._runtime.pools.close()
+            if self._owns_store:
+                await self._store.aclose()
 
     @property
     def abandoned(self) -> int:

@@ -14,7 +14,7 @@ import msgspec
 
 from agentflow.chain.reply import Reply, checked, pieces
 from agentflow.chain.runtime import RunInfo, Runtime
-from agentflow.chain.writer import Action, Ending, Writer
+from agentflow.chain.writer import Action, Ending, Writer, readable
 from agentflow.errors import AgentflowError, ModelError, ToolArgumentsError
 from agentflow.events import (
     MAX_EVENT_BYTES,
@@ -273,7 +273,7 @@ class Performer:
         self, command: RunTool | RefuseTool, state: RunState, status: ToolStatus, kind: str, message: str
     ) -> Sequence[AgentEvent]:
         """A call that is not run is told as one that failed at once."""
-        start = self._tool_start(command, state, _readable(self._call(command, state).raw_arguments))
+        start = self._tool_start(command, state, readable(self._call(command, state).raw_arguments))
         error = ToolErrorEvent(
             call_id=start.call_id,
             tool=start.tool,
@@ -396,14 +396,6 @@ def _text_of(error: BaseException) -> str:
         return clean_text(str(error))[:_MAX_MESSAGE]
     except Exception:  # noqa: BLE001  an exception's own __str__ may be the fault
         return ""
-
-
-def _readable(raw_arguments: str) -> dict[str, Any] | None:
-    try:
-        value = msgspec.json.decode(raw_arguments)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _fit(event: FinalEvent) -> FinalEvent:

@@ -164,6 +164,9 @@ class Run:
             failure.__cause__ = error
             self._writer.stop(failure)
             return
+        if self._writer.ending:  # the store lost the cancel, and so came by the session after all
+            await self._runtime.store.close_session(self.info.session, self.info.run_id, None)
+            return
         self._performer.begin(_history(session))
         self._performer.post(
             InputEvent(

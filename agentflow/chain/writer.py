@@ -19,6 +19,9 @@ import msgspec
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.errors import AgentflowError, InvalidTransition, StoreError, TransformError
 from agentflow.events import (
+    MAX_DELTA_BYTES,
+    MAX_EVENT_BYTES,
+    MAX_RESULT_BYTES,
     TERMINAL_TYPES,
     AgentEvent,
     CancelledEvent,
@@ -30,13 +33,14 @@ from agentflow.events import (
     RunError,
     StateEvent,
     TerminalEvent,
+    ToolCompleteEvent,
     ToolErrorEvent,
     ToolStartEvent,
     encode,
     plain,
     stamp,
 )
-from agentflow.messages import Usage, unpaired
+from agentflow.messages import Usage, clean_text, unpaired
 from agentflow.state import Call, Command, RunState, kept_messages, reduce
 from agentflow.stores.base import Turn
 
@@ -300,7 +304,7 @@ class Writer:
         if not call.started:
             start = ToolStartEvent(
                 call_id=call.call.call_id,
-                arguments=call.arguments,
+                arguments=call.arguments if call.arguments is not None else readable(call.call.raw_arguments),
                 raw_arguments=call.call.raw_arguments,
                 attempt=attempt,
                 **fields,
@@ -364,6 +368,15 @@ def _timestamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
+def readable(raw_arguments: str) -> dict[str, Any] | None:
+    """A model's text of arguments as `tool_start` shows it for a call that is not run; None if it is no object."""
+    try:
+        value = msgspec.json.decode(raw_arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def _apply(transform: Callable[[AgentEvent], AgentEvent], event: AgentEvent, field: str) -> AgentEvent:
     """`event` with what the transform made of its one changeable field; any other change is an error."""
     name = getattr(transform, "__qualname__", repr(transform))
@@ -381,9 +394,19 @@ def _apply(transform: Callable[[AgentEvent], AgentEvent], event: AgentEvent, fie
     value = getattr(changed, field)
     if field == "data":
         value = plain(value)
-    elif not isinstance(value, str):
+    elif isinstance(value, str):
+        value = clean_text(value)
+    else:
         raise TransformError(f"the transform {name} made {event.type}.{field} a {type(value).__name__}, not a text")
     ours = msgspec.structs.replace(event, **{field: value})
     if msgspec.structs.replace(changed, **{field: value}) != ours:
         raise TransformError(f"the transform {name} changed more of a {event.type} event than its {field}")
+    if _is_too_large(ours):
+        raise TransformError(f"the transform {name} made a {event.type} event larger than one may be")
     return ours
+
+
+def _is_too_large(event: AgentEvent) -> bool:
+    if isinstance(event, ToolCompleteEvent | ToolErrorEvent):
+        return len(event.result.encode()) > MAX_RESULT_BYTES
+    return len(encode(event)) > (MAX_DELTA_BYTES if event.type is EventType.DELTA else MAX_EVENT_BYTES)
