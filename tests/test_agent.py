@@ -1,6 +1,7 @@
 """Agents as users hold them: requests, sessions, lives, and many at once."""
 
 import asyncio
+import contextlib
 import gc
 import threading
 import uuid
@@ -280,6 +281,28 @@ async def test_closing_ends_what_runs_and_refuses_what_comes_later():
         await unstarted
     assert unstarted.state is State.IDLE
     await agent.aclose()
+
+
+async def test_closing_that_is_itself_cancelled_still_ends_the_threads():
+    hold = asyncio.Event()
+
+    async def stubborn(request):
+        while not hold.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await hold.wait()
+        yield ModelChunk()
+
+    agent = Agent(model=ScriptedModel([call("look", key="a")], "done"), tools=TOOLS)
+    await agent.chat("hello")
+    agent._model = stubborn
+    agent.start("hello")
+    await turns()
+    closing = asyncio.get_running_loop().create_task(agent.aclose())
+    await turns()
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert closing.cancelled()
+    hold.set()
 
 
 async def test_a_live_run_can_be_attached_and_an_ended_one_followed():

@@ -8,7 +8,7 @@ from reactivex import Observable
 from agentflow import Agent, RunCancelled, RunFailed
 from agentflow.chain.handle import EventIterator
 from agentflow.errors import ModelStatusError, NotPendingError
-from agentflow.events import TERMINAL_TYPES, EventType, State, ToolStartEvent
+from agentflow.events import TERMINAL_TYPES, EventType, QuestionEvent, ResolvedEvent, State, ToolStartEvent
 from agentflow.operators import of_type
 from agentflow.testing import ScriptedModel, assert_laws, call
 from tests.builders import TOOLS, log_of, turns
@@ -236,7 +236,7 @@ async def test_nothing_pending_is_said_by_name():
 
 
 async def test_attached_chains_look_on_without_counting():
-    async with agent_of() as agent:
+    async with suspended() as agent:
         chain = agent.stream("hello")
         events = aiter(chain)
         await anext(events)
@@ -248,3 +248,56 @@ async def test_attached_chains_look_on_without_counting():
         assert chain.state is not State.CANCELLED
         attached.cancel("superseded")
         assert (await chain).reason == "superseded"
+
+
+class Suspended:
+    """A run whose only call waits for its user: what `ask_user` will do, done from outside."""
+
+    def __init__(self, agent):
+        self.chain = agent.stream("hello")
+        self.run = self.chain._agent_run
+
+    def post(self, kind, **fields):
+        header = self.run._performer._header()
+        self.run._performer.post(kind(**header, **fields))
+
+    async def ask(self):
+        events = aiter(self.chain)
+        while (event := await anext(events)).type is not EventType.QUESTION:
+            if event.type is EventType.TOOL_START:
+                self.post(QuestionEvent, question_id=event.call_id, text="Which?", options=("a", "b"))
+        return event
+
+
+async def wait_for_user() -> str:
+    """Wait for ever."""
+    await asyncio.Event().wait()
+
+
+def suspended(*script):
+    return Agent(model=ScriptedModel(["Let me ask. ", call("wait_for_user")], *script), tools=[wait_for_user])
+
+
+async def test_a_suspended_run_replies_with_what_it_waits_for_and_goes_on_without_consumers():
+    async with suspended("Blue it is.") as agent:
+        asked = Suspended(agent)
+        question = await asked.ask()
+        reply = await asked.chain.reply()
+        assert (reply.state, reply.pending, reply.text) == (State.SUSPENDED, (question,), "Let me ask. ")
+        await turns()
+        assert asked.chain.state is State.SUSPENDED  # left, and not cancelled
+        asked.post(ResolvedEvent, target=question.question_id, decision="answered", text="blue")
+        end = await asked.chain
+        assert (end.text, end.tools[0].result) == ("Blue it is.", "[success]\nblue")
+        assert_laws(await log_of(agent, end.run_id))
+
+
+async def test_a_suspended_run_can_be_cancelled():
+    async with suspended() as agent:
+        asked = Suspended(agent)
+        await asked.ask()
+        asked.chain.cancel()
+        end = await asked.chain
+        log = await log_of(agent, end.run_id)
+        assert (end.reason, log[-3].status) == ("user", "cancelled")
+        assert_laws(log)

@@ -1,11 +1,12 @@
 """However a run is left or stopped, it has one end, a lawful log, a usable session, and nothing of it goes on."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
 
-from agentflow import Agent, RunCancelled
+from agentflow import Agent, InMemoryStore, RunCancelled
 from agentflow.errors import RequestError
 from agentflow.events import EventType, State
 from agentflow.testing import LeakCheck, ScriptedModel, assert_laws, call, text
@@ -184,6 +185,45 @@ async def test_a_run_over_its_time_is_cancelled_for_it():
         end = await agent.stream("hello")
         assert (end.type, end.reason, end.duration_ms) == (EventType.CANCELLED, "timeout", 20000.0)
         assert_laws(await log_of(agent, end.run_id))
+
+
+@pytest.mark.virtual_time
+async def test_time_in_the_line_of_a_busy_session_counts():
+    async def wait_for_ever() -> str:
+        await asyncio.Event().wait()
+
+    async with Agent(model=ScriptedModel([call("wait_for_ever")]), tools=[wait_for_ever], timeout=20.0) as agent:
+        first = agent.start("hello", session_id="s")
+        await asyncio.sleep(5)
+        second = agent.start("hello", session_id="s")
+        await asyncio.sleep(14.9)
+        second.cancel("superseded")
+        assert [(await chain).reason for chain in (second, first)] == ["superseded", "timeout"]
+        await agent.start("again", session_id="s")  # the session is free
+
+
+async def test_a_session_that_comes_although_the_run_was_cancelled_is_given_back():
+    """As with a client library that swallows a cancel during a request."""
+
+    class Deaf(InMemoryStore):
+        gate = asyncio.Event()
+
+        async def open_session(self, key, run_id):
+            while not self.gate.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self.gate.wait()
+            return await super().open_session(key, run_id)
+
+    store = Deaf()
+    async with Agent(model=ScriptedModel("hi"), store=store) as agent:
+        chain = agent.start("hello", session_id="s")
+        await turns()
+        chain.cancel()
+        await chain
+        store.gate.set()
+        await turns()
+        assert (await agent.chat("again", session_id="s")).text == "hi"
+        assert_laws(await log_of(agent, chain.run_id))
 
 
 @pytest.mark.virtual_time

@@ -13,7 +13,7 @@ from agentflow.messages import Message, unpaired
 from agentflow.settings import Settings
 from agentflow.stores.base import SessionKey
 from agentflow.testing import FailingLog, LeakCheck, ScriptedModel, assert_laws, call, check_laws
-from tests.builders import TOOLS, log_of, turns
+from tests.builders import TOOLS, log_of, tool_delta, turns
 
 SCRIPT = (["Let me look. ", call("look", key="a"), call("fetch", key="b"), call("count", upto=2)], "All is there.")
 
@@ -269,6 +269,26 @@ async def test_a_transform_may_not_make_text_something_else():
     assert "not a text" in end.error.message
 
 
+@pytest.mark.parametrize("at", [EventType.INPUT, EventType.DELTA, EventType.TOOL_COMPLETE, EventType.TOOL_DELTA])
+async def test_a_transform_may_not_make_an_event_larger_than_one_may_be(at):
+    def grow(event):
+        field = next(name for name in ("text", "result", "data", "run_id") if hasattr(event, name))
+        return msgspec.structs.replace(event, **{field: "x" * 2_000_000}) if event.type is at else event
+
+    async with Agent(model=ScriptedModel(*SCRIPT), tools=TOOLS, transforms=[grow]) as agent:
+        log = [event async for event in agent.stream("hello")]
+    assert_laws(log)
+    assert "larger than one may be" in log[-1].error.message
+
+
+async def test_the_text_of_a_transform_is_cleaned():
+    def odd(event):
+        return msgspec.structs.replace(event, text="a\ud800") if event.type is EventType.DELTA else event
+
+    async with Agent(model=ScriptedModel("hi"), transforms=[odd]) as agent:
+        assert (await agent.chat("hello")).text == "a\ufffd"
+
+
 async def test_what_a_transform_makes_of_data_is_json():
     def odd(event):
         return msgspec.structs.replace(event, data=float("nan")) if event.type is EventType.TOOL_DELTA else event
@@ -291,6 +311,36 @@ async def test_a_run_is_one_task_less_while_it_has_nothing_to_write():
         assert not [task for task in asyncio.all_tasks() if "writer" in task.get_name()]
         hold.set()
         await chain
+
+
+async def test_an_event_that_cannot_be_is_dropped_logged_and_counted(caplog):
+    async with Agent(model=ScriptedModel("hi")) as agent:
+        chain = agent.start("hello")
+        run = chain._agent_run
+        run._performer.post(tool_delta("unknown"))
+        end = await chain
+        assert run._writer.dropped == 1
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+        assert "tool_delta" in caplog.text
+        assert_laws(await log_of(agent, end.run_id))
+
+
+async def test_calls_that_still_wait_for_room_are_told_and_closed_when_the_run_ends():
+    async def wait(number: int) -> str:
+        await asyncio.Event().wait()
+
+    calls = [call("wait", number=number) for number in range(20)]
+    async with Agent(model=ScriptedModel(calls), tools=[wait]) as agent:
+        chain = agent.stream("hello", session_id="s")
+        async for event in chain:
+            if event.type is EventType.TOOL_START and event.arguments["number"] == 15:
+                chain.cancel()
+        log = await log_of(agent, chain.run_id)
+    assert_laws(log)
+    assert [event.type for event in log].count(EventType.TOOL_START) == 20
+    assert {event.status for event in log if event.type is EventType.TOOL_ERROR} == {"cancelled"}
+    starts = [event.arguments for event in log if event.type is EventType.TOOL_START]
+    assert starts == [{"number": number} for number in range(20)]
 
 
 async def test_errors_of_a_run_are_agentflows():
