@@ -118,6 +118,8 @@ def clean_text(text: str) -> str:
 
     Text without surrogates is returned as the same object.
     """
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
