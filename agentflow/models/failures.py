@@ -43,9 +43,12 @@ def error_from_body(
     text = body.decode("utf-8", "replace").strip()
     words = _words_of_body(text, content_type)
     message = f"{provider!r} answered {status}" + (f": {_short(words, secret)}" if words else " and said no more")
+    wait = retry_after(headers)
     if status == 429:
-        return ModelRateLimitError(message, provider=provider, retry_after=retry_after(headers))
-    return ModelStatusError(message, provider=provider, status=status)
+        return ModelRateLimitError(message, provider=provider, retry_after=wait)
+    error = ModelStatusError(message, provider=provider, status=status)
+    error.retry_after = wait
+    return error
 
 
 def error_from_object(error: Any, *, provider: str, secret: str = "") -> ModelError:

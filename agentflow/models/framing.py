@@ -1,7 +1,7 @@
-"""Server-sent events: cuts a body, fed in any pieces, into the data of its events.
+"""Frames of streamed replies: cuts a body, fed in any pieces, into the data of server-sent events or into lines.
 
-It does not know what the data mean. Written after the event-stream part of the HTML standard; `id` and `retry`
-are read over, because a model's stream is never resumed.
+It does not know what the data mean. Events are read after the event-stream part of the HTML standard; `id` and
+`retry` are read over, because a model's stream is never resumed.
 """
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
@@ -130,3 +130,42 @@ class EventSplitter:
                 return data
         self._after_cr = data[-1:] == b"\r"
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+class LineSplitter:
+    """Bytes in, whole lines without their ends out, the same whatever the pieces: the frames of NDJSON.
+
+    Blank lines are read over. Once a line is over `MAX_EVENT_BYTES`, `overflow` is true, and nothing more comes out.
+    """
+
+    def __init__(self) -> None:
+        self.overflow = False
+        self._line: list[bytes] = []  # the unfinished last line, in pieces
+        self._held = 0  # bytes of it
+
+    def copy(self) -> "LineSplitter":
+        """An independent splitter at the same point of the same stream."""
+        twin = LineSplitter()
+        twin.overflow, twin._line, twin._held = self.overflow, self._line.copy(), self._held
+        return twin
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that end in `data`."""
+        if self.overflow or not data:
+            return []
+        first, *rest = data.split(b"\n")
+        self._line.append(first)
+        self._held += len(first)
+        lines: list[bytes] = []
+        for following in rest:
+            if self._held > MAX_EVENT_BYTES:
+                break
+            lines.append(b"".join(self._line).strip())
+            self._line, self._held = [following], len(following)
+        self.overflow = self._held > MAX_EVENT_BYTES
+        return [line for line in lines if line]
+
+    def rest(self) -> bytes | None:
+        """The line that the end of the body left without its end, None if there is none."""
+        line = b"" if self.overflow else b"".join(self._line).strip()
+        return line or None

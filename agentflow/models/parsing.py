@@ -315,13 +315,16 @@ def _texts(content: Any) -> tuple[str, str]:
     return "".join(text), "".join(thinking)
 
 
+def usage_of(read: Any, written: Any) -> Usage | None:
+    """Usage of two counts as they were sent, None unless one of them is more than nothing."""
+    tokens = [count if type(count) is int and 0 < count < _SANE else 0 for count in (read, written)]
+    return Usage(input_tokens=tokens[0], output_tokens=tokens[1]) if any(tokens) else None
+
+
 def _usage(content: Any) -> Usage | None:
-    """Usage with at least one number that is not zero, else None."""
     if not isinstance(content, dict):
         return None
-    tokens = [content.get(key) for key in ("prompt_tokens", "completion_tokens")]
-    read, written = (count if type(count) is int and 0 < count < _SANE else 0 for count in tokens)
-    return Usage(input_tokens=read, output_tokens=written) if read or written else None
+    return usage_of(content.get("prompt_tokens"), content.get("completion_tokens"))
 
 
 def _says_something(content: dict[str, Any]) -> bool:

