@@ -1,6 +1,8 @@
 """What users hold: subscriptions, iterators, waits, views and controls of one run."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from reactivex import Observable
@@ -301,3 +303,20 @@ async def test_a_suspended_run_can_be_cancelled():
         log = await log_of(agent, end.run_id)
         assert (end.reason, log[-3].status) == ("user", "cancelled")
         assert_laws(log)
+
+
+async def test_an_ended_run_and_its_subscribers_are_forgotten():
+    class Subscriber:
+        def __call__(self, event):
+            pass
+
+    async with agent_of([call("fetch", key="a")], "done") as agent:  # a thread would forget it in its own time
+        chain, subscriber = agent.stream("hello"), Subscriber()
+        chain.subscribe(subscriber)
+        await chain
+        await turns()
+        gone = [weakref.ref(subscriber), weakref.ref(chain), weakref.ref(chain._agent_run)]
+        del chain, subscriber
+        for _ in range(2):  # a cycle with a finalizer goes with the second
+            gc.collect()
+        assert [ref() for ref in gone] == [None] * 3

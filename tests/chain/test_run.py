@@ -45,7 +45,14 @@ def check_ends(ends):
     assert len(ends) - decided <= 6  # delta, model_complete, two states and final may stand in one append
 
 
-async def test_a_run_cancelled_from_a_tap_at_any_seq_ends_once_and_its_session_goes_on():
+@pytest.fixture
+def no_errors(caplog):
+    """Nothing was dropped or went wrong on the way."""
+    yield
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("agentflow")] == []
+
+
+async def test_a_run_cancelled_from_a_tap_at_any_seq_ends_once_and_its_session_goes_on(no_errors):
     ends = []
     for seq in range(1, len(await whole_run()) + 1):
         async with LeakCheck(), served(*mixed_run()) as (provider, agent):
@@ -84,7 +91,7 @@ async def leave_by_take(chain, index):
 
 
 @pytest.mark.parametrize("leave", [leave_by_break, leave_by_dispose, leave_by_take])
-async def test_a_run_left_by_its_consumer_at_any_index_is_cancelled_once_and_its_session_goes_on(leave):
+async def test_a_run_left_by_its_consumer_at_any_index_is_cancelled_once_and_its_session_goes_on(leave, no_errors):
     ends = []
     for index in range(1, len(await whole_run()) + 1):
         async with LeakCheck(), served(*mixed_run()) as (provider, agent):

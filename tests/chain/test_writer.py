@@ -1,6 +1,7 @@
 """Accept before all else: what happens when an append fails, and what transforms may do."""
 
 import asyncio
+import itertools
 
 import msgspec
 import pytest
@@ -46,18 +47,22 @@ async def run_with(log):
     return chain, got
 
 
-async def appends():
-    log = FailingLog(InMemoryStore(), fail_at=0)
-    await run_with(log)
-    return log.appends
+async def each_append(applied=False):
+    """A run for every append that may fail, until none is left: its store, chain and what its consumers got."""
+    for number in itertools.count(1):  # how many there are depends on which tools end together
+        store = InMemoryStore()
+        async with LeakCheck():
+            log = FailingLog(store, fail_at=number, applied=applied)
+            chain, got = await run_with(log)
+        if log.appends < number:
+            return
+        yield number, store, chain, got
 
 
 async def test_when_any_append_fails_every_consumer_gets_the_store_error_and_nothing_goes_on():
-    for number in range(1, await appends() + 1):
-        store = InMemoryStore()
-        async with LeakCheck():
-            log = FailingLog(store, fail_at=number)
-            chain, got = await run_with(log)
+    failures = 0
+    async for number, store, chain, got in each_append():
+        failures += 1
         assert [type(result) for result in got] == [StoreError] * 5
         assert [str(result) for result in got] == [f"append {number} failed, as the test asked"] * 5
         left = await store.read(chain.run_id, 0, 1000)
@@ -65,15 +70,16 @@ async def test_when_any_append_fails_every_consumer_gets_the_store_error_and_not
         assert all(event.type is not EventType.FINAL for event in left)
         session = await store.open_session(SessionKey("s"), chain.run_id)
         assert [unpaired(turn.messages) for turn in session.turns] == [None] * len(session.turns)
+    assert failures > 5
 
 
 async def test_when_only_the_reply_of_any_append_is_lost_the_run_succeeds():
-    for number in range(1, await appends() + 1):
-        store = InMemoryStore()
-        async with LeakCheck():
-            _, (seen, iterated, end, reply, attached) = await run_with(FailingLog(store, fail_at=number, applied=True))
+    failures = 0
+    async for _, _, _, (seen, iterated, end, reply, attached) in each_append(applied=True):
+        failures += 1
         assert (reply.text, attached, seen, iterated[-1]) == ("All is there.", end, iterated, end)
         assert_laws(iterated)
+    assert failures > 5
 
 
 async def test_a_foreign_exception_of_the_store_is_told_as_a_store_error():
@@ -109,6 +115,28 @@ async def test_commands_wait_for_the_acceptance_of_their_cause():
     assert (ran, len(model.requests)) == ([], 1)
 
 
+@pytest.mark.parametrize("at", [EventType.TOOL_START, EventType.MODEL_START])
+async def test_nothing_is_begun_that_was_cancelled_in_the_moment_it_was_told(at):
+    class Slow(InMemoryStore):
+        async def append(self, run_id, events):
+            await turns(10)
+            await super().append(run_id, events)
+
+    ran = []
+
+    def effect() -> str:
+        ran.append("effect")
+        return "done"
+
+    model = ScriptedModel([call("effect")], "done")
+    async with Agent(model=model, tools=[effect], store=Slow()) as agent:
+        chain = agent.stream("hello")
+        agent.bus.attach(lambda event: chain.cancel() if event.type is at else None)
+        await chain
+        await turns(20)
+    assert (ran, len(model.requests)) == ([], 1 if at is EventType.TOOL_START else 0)
+
+
 async def test_the_turn_is_stored_and_the_session_free_before_the_end_is_seen():
     store = InMemoryStore()
     async with Agent(model=ScriptedModel("one", "two"), store=store) as agent:
@@ -124,6 +152,24 @@ async def test_the_turn_is_stored_and_the_session_free_before_the_end_is_seen():
         session = await store.open_session(SessionKey("s"), "r")
         contents = [[message.content for message in turn.messages] for turn in session.turns]
         assert contents == [["hello", "one"], ["next", "two"]]
+
+
+async def test_no_follower_sees_the_end_before_the_turn_is_stored():
+    class Slow(InMemoryStore):
+        stored = False
+
+        async def close_session(self, key, run_id, turn):
+            await turns(10)
+            await super().close_session(key, run_id, turn)
+            self.stored = True
+
+    store = Slow()
+    async with Agent(model=ScriptedModel("hi"), store=store) as agent:
+        chain = agent.start("hello")
+        await turns(3)
+        seen = [(event.type, store.stored) async for event in agent.follow(chain.run_id)]
+    assert seen[-1] == (EventType.FINAL, True)
+    assert not any(stored for _, stored in seen[:2])
 
 
 async def test_a_run_that_did_not_end_final_keeps_a_paired_turn_that_ends_with_the_assistant():
