@@ -3,6 +3,8 @@
 It needs the extra `tokens`. Models of other makers have other encodings; the count is then a good estimate, no more.
 """
 
+import warnings
+
 from agentflow.errors import ConfigError
 from agentflow.models.base import Tokenizer
 
@@ -17,12 +19,15 @@ def bpe_tokenizer(model: str = "") -> Tokenizer:
 
     Special tokens in the text count as the text they are. Raises `ConfigError` if the extra is not installed.
     """
-    try:
-        import bpe_openai  # an optional dependency
-    except ImportError as error:
-        raise ConfigError("counting tokens exactly needs an extra: pip install 'agentflow-rx[tokens]'") from error
     name = model.rpartition("/")[2]
-    encoding = bpe_openai.get_encoding(next((_OLDER[start] for start in _OLDER if name.startswith(start)), _NEWEST))
+    encoding_name = next((_OLDER[start] for start in _OLDER if name.startswith(start)), _NEWEST)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it reads its data in an old way
+        try:
+            import bpe_openai  # an optional dependency
+        except ImportError as error:
+            raise ConfigError("counting tokens exactly needs an extra: pip install 'agentflow-rx[tokens]'") from error
+        encoding = bpe_openai.get_encoding(encoding_name)
 
     def count(text: str) -> int:
         return len(encoding.encode_ordinary(text))

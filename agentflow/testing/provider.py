@@ -1,4 +1,4 @@
-"""FakeProvider: a strict OpenAI-compatible server over real HTTP on the loopback, driven by scripts.
+"""FakeProvider: a strict OpenAI-compatible or Ollama server over real HTTP on the loopback, driven by scripts.
 
 It runs in the current event loop, so it works in virtual time and its client may live in the same test. It has
 no model and no opinion: it plays what it is told and writes down what it was asked. What it refuses is in `wire`.
@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from aiohttp import web
 
-from agentflow.testing.wire import refusal
+from agentflow.testing.wire import ollama_refusal, refusal
 
 _CLOSE_TIMEOUT = 0.1  # seconds a handler gets to end by itself; 0 would mean for ever to aiohttp
 _TURNS = 3  # of the loop after each piece, so that a client in this loop can take it by itself
@@ -84,6 +84,14 @@ class RecordedRequest:
     body: Any
     ended: Ending | None = None
 
+
+# What is served, by method and end of the path, and the rules for a body sent there.
+_ROUTES: tuple[tuple[str, str, Callable[[Any], str | None] | None], ...] = (
+    ("POST", "/chat/completions", refusal),
+    ("POST", "/api/chat", ollama_refusal),
+    ("GET", "/models", None),
+    ("GET", "/api/tags", None),
+)
 
 Script: TypeAlias = Reply | Sequence[Step]
 Respond: TypeAlias = Callable[[RecordedRequest], Script]
@@ -213,9 +221,10 @@ class _BrokenError(Exception):
 class FakeProvider:
     """The server, as an async context manager; `base_url` is what a client is given.
 
-    Requests to `/chat/completions` are answered by `scripts` in order, then by `respond`; with neither left the
-    answer is 400. `scripts` may be added to meanwhile. With `strict` a request that breaks a rule of `wire` is
-    answered 400 and uses up no script; the reason is kept in `refusals`. Leaving the context breaks what is open.
+    Requests to `/chat/completions`, `/api/chat` and the lists of models are answered by `scripts` in order, then by
+    `respond`; with neither left the answer is 400. `scripts` may be added to meanwhile. With `strict` a request that
+    breaks a rule of `wire` is answered 400 and uses up no script; the reason is kept in `refusals`. Leaving the
+    context breaks what is open.
     """
 
     def __init__(self, *scripts: Script, respond: Respond | None = None, strict: bool = True) -> None:
@@ -291,9 +300,10 @@ class FakeProvider:
         return response
 
     def _choose(self, record: RecordedRequest) -> Reply:
-        if record.method != "POST" or not record.path.endswith("/chat/completions"):
+        routes = [rule for method, end, rule in _ROUTES if method == record.method and record.path.endswith(end)]
+        if not routes:
             return self._refuse(record, f"no route for {record.method} {record.path}", 404)
-        fault = refusal(record.body) if self._strict else None
+        fault = routes[0](record.body) if self._strict and routes[0] is not None else None
         if fault is not None:
             return self._refuse(record, fault)
         if self.scripts:

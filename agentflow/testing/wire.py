@@ -1,4 +1,4 @@
-"""What a strict OpenAI-compatible provider refuses in the body of a chat request.
+"""What a strict OpenAI-compatible provider, and Ollama, refuse in the body of a chat request.
 
 Pure rules over parsed JSON; no HTTP. Each rule is one that at least one real provider answers with 400.
 """
@@ -24,6 +24,27 @@ def refusal(body: Any) -> str | None:
     for fault in (*_request_faults(body), *_message_faults(messages)):
         return fault
     return _repeated_call_id(messages) or unpaired([_message(item) for item in messages])
+
+
+def ollama_refusal(body: Any) -> str | None:
+    """Why Ollama would refuse this request to `/api/chat`, or None. The first fault found, not all of them."""
+    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
+        return "the body must be a JSON object with an array 'messages'"
+    for fault in (*_request_faults(body), *_ollama_faults(body["messages"])):
+        return fault
+    return None
+
+
+def _ollama_faults(messages: list[Any]) -> Iterator[str]:
+    for position, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+            yield f"messages[{position}]: 'content' must be a string"
+        elif message.get("role") == "tool" and not message.get("tool_name"):
+            yield f"messages[{position}]: a tool message needs 'tool_name'"
+        elif not all(isinstance(_function(call).get("arguments"), dict) for call in message.get("tool_calls", ())):
+            yield f"messages[{position}]: the 'arguments' of a call must be an object"
+        elif not all(isinstance(image, str) and "://" not in image for image in message.get("images", ())):
+            yield f"messages[{position}]: 'images' must be base64"
 
 
 def _request_faults(body: dict[str, Any]) -> Iterator[str]:

@@ -1,5 +1,6 @@
-"""The parser against replies recorded from real providers; skipped where the recordings are not at hand."""
+"""The parsers against replies recorded from real providers; skipped where the recordings are not at hand."""
 
+import collections
 import json
 import random
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from agentflow.errors import ModelError, ModelRateLimitError, ModelStatusError, ModelTruncatedError
 from agentflow.models.base import ModelChunk
 from agentflow.models.failures import error_from_body
+from agentflow.models.ollama_parsing import OllamaStreamParser
 from agentflow.models.parsing import ChatStreamParser, parse_completion
 
 CORPUS = Path(__file__).resolve().parents[2].parent / "shared" / "corpus"
@@ -45,6 +47,7 @@ def recordings(*kinds: str) -> Iterator[Recording]:
 
 
 STREAMS = list(recordings("chat-stream", "error-in-stream"))
+NATIVE = list(recordings("ollama-ndjson", "ollama-json"))
 
 
 def cuts(recording: Recording) -> Iterator[tuple[str, list[bytes]]]:
@@ -89,8 +92,10 @@ def wanted(expected: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read(pieces: list[bytes]) -> tuple[list[ModelChunk], ModelError | None]:
-    parser = ChatStreamParser("recorded")
+def read(
+    pieces: list[bytes], kind: type[ChatStreamParser | OllamaStreamParser] = ChatStreamParser
+) -> tuple[list[ModelChunk], ModelError | None]:
+    parser = kind("recorded")
     chunks = [chunk for piece in pieces for chunk in parser.feed(piece)]
     try:
         return [*chunks, *parser.finish()], None
@@ -134,17 +139,42 @@ def test_a_recorded_error_body_becomes_our_error(recording: Recording) -> None:
     assert message[:400] in str(error)
 
 
+@pytest.mark.parametrize("recording", NATIVE, ids=lambda recording: recording.name)
+def test_a_recorded_reply_of_ollama_assembles_however_it_is_cut(recording: Recording) -> None:
+    expected = wanted(recording.expected)
+    calls = [(id, name, json.loads(arguments)) for id, name, arguments in expected.pop("tool_calls")]  # noqa: A001
+    for _, pieces in cuts(recording):
+        chunks, error = read(pieces, OllamaStreamParser)
+        assert error is None
+        found = assembled(chunks)
+        assert [(id, name, json.loads(text)) for id, name, text in found.pop("tool_calls")] == calls  # noqa: A001
+        assert found == expected
+
+
+@pytest.mark.parametrize("recording", NATIVE, ids=lambda recording: recording.name)
+def test_a_reply_of_ollama_cut_at_any_byte_is_truncated(recording: Recording) -> None:
+    body, text = recording.body.rstrip(), recording.expected["content"] or ""
+    parser, said = OllamaStreamParser("recorded"), ""
+    for at in range(len(body)):
+        with pytest.raises(ModelTruncatedError):
+            parser.copy().finish()
+        said += "".join(chunk.text for chunk in parser.feed(body[at : at + 1]))
+        assert text.startswith(said)
+    assert parser.copy().finish()[-1].finish_reason == recording.expected["finish_reason"]
+
+
 def test_the_whole_corpus_is_covered(capsys: pytest.CaptureFixture[str]) -> None:
     index = json.loads((CORPUS / "index.json").read_text("utf-8"))["recordings"]
-    mine = [entry["name"] for entry in index if not entry["kind"].startswith("ollama")]
-    seen = {recording.name.partition("/")[0] for recording in recordings("chat-json", "error-json")}
-    seen |= {recording.name.partition("/")[0] for recording in STREAMS}
-    native = {"conv-ollama-streaming-tool"}  # its turns are of Ollama's own protocol
+    tested = [*recordings("chat-json", "error-json"), *STREAMS, *NATIVE]
+    seen = {recording.name.partition("/")[0] for recording in tested}
+    kinds = collections.Counter(entry["kind"] for entry in index)
+    covered = collections.Counter(entry["kind"] for entry in index if entry["name"] in seen)
 
     with capsys.disabled():
-        print(f"\ncorpus: {len(seen)} of {len(set(mine) - native)} entries over /chat/completions")  # noqa: T201  for who reads the run
+        rows = (f"  {kind:16} {covered[kind]:3} of {count:3}" for kind, count in sorted(kinds.items()))
+        print("", "recorded replies", *rows, f"  {'all':16} {len(seen):3} of {len(index):3}", sep="\n")  # noqa: T201  for who reads the run
 
-    assert seen == set(mine) - native
+    assert seen == {entry["name"] for entry in index}
 
 
 @pytest.mark.parametrize("recording", STREAMS, ids=lambda recording: recording.name)

@@ -182,7 +182,7 @@ async def test_another_route_is_not_found():
     async with (
         FakeProvider(text("a")) as provider,
         aiohttp.ClientSession() as session,
-        session.get(f"{provider.base_url}/models") as response,
+        session.get(f"{provider.base_url}/embeddings") as response,
     ):
         assert response.status == 404
     assert len(provider.scripts) == 1

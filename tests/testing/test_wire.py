@@ -1,6 +1,6 @@
 import pytest
 
-from agentflow.testing.wire import refusal
+from agentflow.testing.wire import ollama_refusal, refusal
 
 USER = {"role": "user", "content": "hi"}
 
@@ -75,3 +75,30 @@ BAD = [
 @pytest.mark.parametrize(("body", "reason"), BAD)
 def test_a_broken_rule_is_named(body, reason):
     assert reason in refusal(body)
+
+
+def ollama_call(arguments):
+    return {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": arguments}}]}
+
+
+def test_ollama_takes_objects_as_arguments_and_results_by_name():
+    history = (USER, ollama_call({"a": 1}), {"role": "tool", "tool_name": "add", "content": "3"})
+    assert ollama_refusal(request(*history)) is None
+    assert ollama_refusal(request({"role": "user", "content": "x", "images": ["iVBO"]})) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ([], "must be a JSON object"),
+        ({"model": "m"}, "must be a JSON object with an array"),
+        (request(USER, model=""), "'model' must be"),
+        (request({"role": "assistant", "content": None}), "'content' must be a string"),
+        (request({"role": "user", "content": [{"type": "text", "text": "x"}]}), "'content' must be a string"),
+        (request(ollama_call("{}")), "'arguments' of a call must be an object"),
+        (request({"role": "tool", "content": "3"}), "needs 'tool_name'"),
+        (request({"role": "user", "content": "x", "images": ["http://h/x.png"]}), "'images' must be base64"),
+    ],
+)
+def test_what_ollama_refuses_is_named(body, fault):
+    assert fault in ollama_refusal(body)
