@@ -9,6 +9,7 @@ import pytest
 from agentflow import Agent, InMemoryStore, RunCancelled
 from agentflow.errors import RequestError
 from agentflow.events import EventType, State
+from agentflow.streams import LoopClock
 from agentflow.testing import LeakCheck, ScriptedModel, assert_laws, call, text
 from agentflow.tools.registry import ToolRegistry
 from tests.builders import ANSWER, TOOLS, log_of, mixed_run, served, turns
@@ -340,3 +341,23 @@ async def test_tools_run_in_parallel_up_to_the_bound():
 
 def test_the_tools_of_the_scenario_are_of_every_kind():
     assert [tool.kind for tool in ToolRegistry(TOOLS)] == ["sync", "coroutine", "async_generator"]
+
+
+@pytest.mark.virtual_time
+async def test_an_ended_run_leaves_no_timer():
+    timers = []
+
+    class Counting(LoopClock):
+        def call_later(self, delay, callback):
+            timers.append(super().call_later(delay, callback))
+            return timers[-1]
+
+    loop = asyncio.get_running_loop()
+    async with Agent(model=ScriptedModel("one two", "three four", delay=0.01), clock=Counting()) as agent:
+        await agent.chat("hello")
+        chain = agent.stream("hello")
+        async for event in chain:
+            if event.type is EventType.DELTA:
+                chain.cancel()
+        assert len(timers) >= 4  # of the runs and of their batches
+        assert [timer for timer in timers if not timer.cancelled() and timer.when() > loop.time()] == []
