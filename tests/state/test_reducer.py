@@ -74,6 +74,8 @@ CALL = STOPPED[State.EXECUTING_TOOLS]
         (CALL, b.tool_start("c1")),
         (CALL, b.tool_start("c1", attempt=2)),
         (CALL, b.tool_start("unknown")),
+        ([*STOPPED[State.AWAITING_MODEL], b.model_complete("c1")], b.tool_start("c1", attempt=2)),
+        ([*CALL, b.tool_error("c1", will_retry=True)], b.tool_start("c1", attempt=1)),
         (CALL, b.tool_complete("unknown")),
         (CALL, b.tool_complete("c1", attempt=2)),
         (CALL, b.tool_error("c1", attempt=2)),
