@@ -193,7 +193,7 @@ class Agent:
     async def aclose(self) -> None:
         """End all runs as `cancelled(shutdown)`, then close models, pools and the store if it is the agent's own.
 
-        Tools that ignore their cancel are left after a second's grace, and counted in `abandoned`.
+        Tools and models that ignore their cancel are left after a second or so of grace, and counted in `abandoned`.
         """
         self._closed = True
         for run in tuple(self._runs.values()):
@@ -208,7 +208,7 @@ class Agent:
 
     @property
     def abandoned(self) -> int:
-        """Tool calls left behind so far: their thread or task went on after their time or their run was over."""
+        """Tool and model calls left behind: their thread or task went on after their time or their run was over."""
         return self._runtime.pools.abandoned + self._runtime.owner.abandoned if self._runtime is not None else 0
 
     async def _close_connections(self, *models: object) -> None:
