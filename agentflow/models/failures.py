@@ -80,7 +80,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 def _words_of_body(text: str, content_type: str) -> str:
     if "html" in content_type.lower() or text[:1] == "<":
         title = _TITLE.search(text)
-        return f"an HTML page ({title[1].strip()!r})" if title else "an HTML page"
+        return f"an HTML page ({' '.join(title[1].split())!r})" if title else "an HTML page"
     return _words(_loads(text)) or text
 
 

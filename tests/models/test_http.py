@@ -1,11 +1,16 @@
 import asyncio
+import contextlib
 import gzip
+import logging
+import random
 import socket
+import traceback
 
 import aiohttp
 import pytest
 from pydantic import SecretStr
 
+from agentflow import Agent
 from agentflow.errors import (
     AgentflowError,
     ConfigError,
@@ -25,6 +30,7 @@ from agentflow.testing.provider import (
     Delay,
     FakeProvider,
     Reply,
+    Reset,
     Stall,
     recorded,
     status,
@@ -139,6 +145,78 @@ async def test_a_server_that_speaks_no_http_is_a_protocol_error():
     assert "\n" not in str(caught.value)
 
 
+async def test_a_server_without_tls_spoken_to_with_tls_is_a_connection_error():
+    async with FakeProvider() as provider:
+        with pytest.raises(ModelConnectionError, match="'acme' failed"):
+            await ask(model_at(provider.base_url.replace("http://", "https://")))
+
+
+@pytest.mark.abandons_threads  # names are looked up in one
+async def test_a_name_that_nobody_knows_is_a_connection_error(monkeypatch):
+    def unknown(host, *_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, f"{host}: name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ModelConnectionError, match=r"'acme' failed.*nowhere\.invalid"):
+        await ask(model_at("http://nowhere.invalid/v1"))
+
+
+async def test_an_error_page_is_told_in_one_line():
+    page = b"<!doctype html><html><head><title>502 Bad\nGateway</title></head><body>" + b"x" * 5000
+    error = await failure(Reply(steps=(page,), status=502, content_type="text/html"))
+    assert str(error) == "'acme' answered 502: an HTML page ('502 Bad Gateway')"
+    assert error.retryable
+
+
+async def test_garbage_is_an_error_of_ours_and_never_an_answer():
+    pick = random.Random(20261130)
+    for size in (1, 100, 10_000):
+        error = await failure([pick.randbytes(size)])
+        assert isinstance(error, ModelProtocolError | ModelTruncatedError)
+
+
+async def test_an_event_that_is_too_large_ends_the_call_while_it_comes():
+    async with FakeProvider([b"data: ", *[b"x" * 1024 * 1024] * 20, Stall()]) as provider:
+        with pytest.raises(ModelProtocolError, match="event of more than"):
+            await ask(model_at(provider))
+        await provider.idle()
+
+
+async def test_every_form_of_retry_after_is_read_or_read_over():
+    date = {"Date": "Mon, 30 Nov 2026 12:00:00 GMT"}
+    forms = [("1", 1.0), ("3600", 3600.0), ("soon", None), ("Mon, 30 Nov 2026 12:00:09 GMT", 9.0), (None, None)]
+    for code in (429, 503):
+        for header, seconds in forms:
+            headers = date | ({"Retry-After": header} if header else {})
+            assert (await failure(status(code, headers=headers))).retry_after == seconds
+
+
+async def test_the_key_is_nowhere_to_be_seen_however_a_call_fails(caplog):
+    caplog.set_level(logging.DEBUG)
+    told = f'{{"error": {{"message": "wrong key {KEY} (Bearer {KEY})", "code": 401}}}}'.encode()
+    scripts = [
+        Reply(steps=(told,), status=401, content_type="application/json", headers={"X-Key": KEY}),
+        Reply(steps=(KEY.encode(),), status=500, content_type="text/plain"),
+        Reply(steps=(told,), content_type="application/json"),
+        [WORD, b"data: " + told + b"\n\n"],
+        status(302, headers={"Location": f"http://h/{KEY}?key={KEY}"}),
+        [WORD, Reset()],
+        [Reset()],
+        recorded(b"{}", content_type="application/json"),
+    ]
+    seen = []
+    async with FakeProvider(*scripts) as provider:
+        model = model_at(provider)
+        for _ in scripts:
+            with pytest.raises(ModelError) as caught:
+                await consume(model)
+            seen += [repr(caught.value), *traceback.format_exception(caught.value)]
+        seen += [repr(model), str(model), repr(vars(model)), repr(model.endpoint.__dict__)]
+        await model.aclose()
+    assert KEY not in "\n".join((*seen, caplog.text))
+    assert "wrong key ***" in seen[0]
+
+
 # Timeouts, in virtual time
 
 LIMITS = Timeouts(connect=5, first_byte=30, idle=20, total=300)
@@ -232,17 +310,88 @@ async def test_many_failing_calls_use_up_no_pool():
         await model.aclose()
 
 
-async def test_calls_run_beside_each_other_without_a_bound():
+@pytest.fixture
+def many_files():
+    """Room for both ends of a thousand connections, where the machine allows it."""
+    resource = pytest.importorskip("resource", reason="this system has no such limit")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
+    if wanted < 2500:
+        pytest.skip("too few open files are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_thousand_calls_at_once_all_connect_and_run_beside_each_other(many_files):
     async with FakeProvider(respond=lambda _: Reply(steps=(WORD, Stall()))) as provider:
         model = model_at(provider)
-        calls = [model.stream(ASK) for _ in range(120)]
-        for call in calls:
-            assert (await anext(call)).text == "word "
-        assert provider.active == 120
-        for call in calls:
-            await call.aclose()
+        calls = [model.stream(ASK) for _ in range(1000)]
+        first = await asyncio.gather(*(anext(call) for call in calls))
+        assert {chunk.text for chunk in first} == {"word "}
+        assert provider.active == 1000
+        await asyncio.gather(*(call.aclose() for call in calls))
         await provider.idle()
         await model.aclose()
+
+
+async def test_a_thousand_runs_at_once_have_their_answer(many_files):
+    async with FakeProvider(respond=lambda _: answer("ok")) as provider:
+        model = model_at(provider)
+        async with Agent(model=model) as agent:
+            replies = await asyncio.gather(*(agent.chat("hello") for _ in range(1000)))
+        await model.aclose()
+    assert {reply.text for reply in replies} == {"ok"}
+
+
+@pytest.mark.virtual_time
+async def test_over_its_bound_of_connections_a_call_waits_and_no_limit_of_time_counts_that():
+    async with FakeProvider(respond=lambda _: Reply(steps=(Delay(25), WORD, STOP, DONE))) as provider:
+        model = model_at(provider, timeouts=LIMITS, connections=2)
+        replies = await asyncio.gather(*(consume(model) for _ in range(30)))
+        assert len(replies) == 30
+        assert provider.connections == 2
+        assert asyncio.get_running_loop().time() >= 30 / 2 * 25, "two at a time"
+        await model.aclose()
+
+
+async def test_every_end_of_a_call_gives_its_place_to_the_next():
+    endings = ([Reset()], [WORD, Reset()], status(500), status(302), recorded(b"{}"), [WORD, STOP, DONE])
+    async with FakeProvider(*endings, [WORD, Stall()], [Stall()], answer("ok")) as provider:
+        model = model_at(provider, connections=1)
+        for _ in endings:
+            with contextlib.suppress(ModelError):
+                await consume(model)
+        left = model.stream(ASK)
+        await anext(left)
+        await left.aclose()
+        async with asyncio.TaskGroup() as group:
+            cancelled = group.create_task(consume(model))
+            await provider.received(len(endings) + 2)
+            cancelled.cancel()
+        assert text(await ask(model)) == "ok"
+
+
+async def test_only_a_few_connections_are_opened_at_a_time(monkeypatch):
+    opening, most = 0, 0
+    create = asyncio.get_running_loop().create_connection
+
+    async def counted(*args, **options):
+        nonlocal opening, most
+        opening += 1
+        most = max(most, opening)
+        try:
+            return await create(*args, **options)
+        finally:
+            opening -= 1
+
+    monkeypatch.setattr(http, "MAX_ATTEMPTS", 5)
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", counted)
+    async with FakeProvider(respond=lambda _: answer("ok")) as provider:
+        model = model_at(provider)
+        await asyncio.gather(*(consume(model) for _ in range(40)))
+        await model.aclose()
+    assert most == 5
 
 
 async def test_leaving_or_cancelling_at_any_chunk_closes_the_connection():

@@ -201,7 +201,7 @@ FINE_BY_DEFAULT = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in STRICT if name not in FINE])
+@pytest.mark.parametrize("name", [name for name in STRICT if name not in FINE_BY_DEFAULT])
 async def test_with_another_profile_the_strict_provider_refuses(name):
     wrong = Profile(strict_tools=False, reasoning_content="never") if "requires reasoning" in name else Profile()
     refusals: list[str] = []
