@@ -58,6 +58,11 @@ def test_every_kind_of_value_can_come_from_the_environment(monkeypatch):
         "TOOLS__PACKAGES": "shop.tools, more",
         "PROVIDERS__OPENAI__API_KEY": "sk-0123456789",
         "ALIASES__FAST": "openai/x",
+        "ALIASES__SAFE": '["openai/x", "groq"]',
+        "MODEL__ALLOWED": "openai/*, groq/*",
+        "MODEL__RETRIES__CAP": "2s",
+        "PROVIDERS__OPENAI__PROFILE__CALL_IDS": "nine",
+        "LIMITS__CONNECTIONS": "100",
         "POOLS__DB__SIZE": "3",
     }.items():
         monkeypatch.setenv(f"AGENTFLOW_{name}", value)
@@ -65,7 +70,11 @@ def test_every_kind_of_value_can_come_from_the_environment(monkeypatch):
     assert (settings.model.temperature, settings.model.max_tokens) == (0.2, 100)
     assert settings.tools.packages == ("shop.tools", "more")
     assert settings.providers["openai"].api_key.get_secret_value() == "sk-0123456789"
-    assert settings.aliases == {"fast": "openai/x"}
+    assert settings.aliases == {"fast": "openai/x", "safe": ("openai/x", "groq")}
+    assert settings.model.allowed == ("openai/*", "groq/*")
+    assert (settings.model.retries.attempts, settings.model.retries.cap) == (3, 2.0)
+    assert settings.providers["openai"].profile.model_dump(exclude_unset=True) == {"call_ids": "nine"}
+    assert settings.limits.connections == 100
     assert (settings.pools["db"].size, settings.pools["db"].queue) == (3, 256)
 
 
@@ -92,6 +101,15 @@ def test_what_is_no_duration_is_refused(value):
         Settings(chain={"timeout": value})
 
 
+def test_a_provider_is_put_together_from_the_file_and_the_environment(file, monkeypatch):
+    file.write_text('[providers.groq]\nbase_url = "http://h/v1"\n[aliases]\nsafe = ["groq", "openai"]\n', "utf-8")
+    monkeypatch.setenv("AGENTFLOW_PROVIDERS__GROQ__API_KEY", "sk-0123456789")
+    settings = Settings()
+    groq = settings.providers["groq"]
+    assert (groq.base_url, groq.api_key.get_secret_value()) == ("http://h/v1", "sk-0123456789")
+    assert settings.aliases == {"safe": ("groq", "openai")}
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -101,6 +119,11 @@ def test_what_is_no_duration_is_refused(value):
             {"providers": {"x": {"apikey": "y"}}},
             "unknown setting 'providers.x.apikey'; the nearest known one is 'providers.x.api_key'",
         ),
+        (
+            {"providers": {"x": {"profile": {"temprature": False}}}},
+            "'providers.x.profile.temprature'; the nearest known one is 'providers.x.profile.temperature'",
+        ),
+        ({"model": {"retries": {"tries": 1}}}, "'model.retries.tries'; the nearest known one is 'model.retries."),
         ({"pools": {"db": {"sise": 1}}}, "'pools.db.sise'; the nearest known one is 'pools.db.size'"),
     ],
 )

@@ -1,6 +1,6 @@
 import pytest
 
-from agentflow.messages import Message, ToolCall, ToolSpec
+from agentflow.messages import ImagePart, Message, TextPart, ToolCall, ToolSpec
 from agentflow.models.base import (
     ChatModel,
     FunctionModel,
@@ -34,6 +34,18 @@ def test_a_request_counts_messages_and_tools():
     messages = (Message(role="user", content="abcd"),)
     assert estimate_request_tokens(ModelRequest(messages=messages)) == 5
     assert estimate_request_tokens(ModelRequest(messages=messages, tools=(tool,))) == 5 + 3
+
+
+def test_a_picture_counts_and_says_nothing():
+    picture = ImagePart(url="http://h/x")
+    parts = Message(role="user", content=(TextPart("abcd"), picture))
+    assert estimate_message_tokens(parts) == 4 + 1 + 800
+
+
+def test_any_tokenizer_can_count():
+    tool = ToolSpec(name="abcd", description="ab", parameters={})
+    request = ModelRequest(messages=(Message(role="user", content="abcd"),), tools=(tool,))
+    assert estimate_request_tokens(request, len) == 4 + 4 + 4 + 2 + 2
 
 
 async def test_a_function_is_a_model():

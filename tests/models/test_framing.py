@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.models import framing
-from agentflow.models.framing import ErrorPayload, EventSplitter
+from agentflow.models.framing import ErrorPayload, EventSplitter, LineSplitter
 
 BODY = (
     b": a comment\n\ndata: one\n\ndata:two\nid: 7\nretry: 10\n\n"
@@ -85,3 +85,37 @@ def test_comments_for_ever_are_not_held():
         assert splitter.feed(b": ping\n" * 1_000_000) == []
     assert not splitter.overflow
     assert splitter._held == 0
+
+
+def lines_of(body: bytes, size: int) -> tuple[list[bytes], bytes | None]:
+    splitter = LineSplitter()
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    return [line for piece in pieces for line in splitter.feed(piece)], splitter.rest()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_lines_are_the_same_whatever_the_pieces(size):
+    assert lines_of(b'{"a":"\xe2\x80\xa8"}\r\n\n  \n{"b":1}\nrest', size) == (
+        [b'{"a":"\xe2\x80\xa8"}', b'{"b":1}'],
+        b"rest",
+    )
+    assert lines_of(b"a\n", size) == ([b"a"], None)
+    assert lines_of(b"", size) == ([], None)
+
+
+def test_a_line_over_the_bound_ends_the_lines(monkeypatch):
+    monkeypatch.setattr(framing, "MAX_EVENT_BYTES", 5)
+    splitter = LineSplitter()
+    assert splitter.feed(b"12345\n123") == [b"12345"]
+    assert not splitter.overflow
+    assert splitter.copy().feed(b"456\n7\n") == []
+    assert splitter.feed(b"456") == []
+    assert splitter.overflow
+    assert (splitter.feed(b"\nabc\n"), splitter.rest()) == ([], None)
+
+
+def test_a_line_over_the_bound_after_good_ones_does_not_hide_them(monkeypatch):
+    monkeypatch.setattr(framing, "MAX_EVENT_BYTES", 5)
+    splitter = LineSplitter()
+    assert splitter.feed(b"a\n1234567\nb\n") == [b"a"]
+    assert splitter.overflow
