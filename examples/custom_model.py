@@ -11,7 +11,7 @@ from agentflow import Agent, ModelChunk, ModelRequest
 
 
 async def parrot(request: ModelRequest) -> AsyncGenerator[ModelChunk, None]:
-    said = [message.content for message in request.messages if message.role == "user"]
+    said = [message.text for message in request.messages if message.role == "user"]
     yield ModelChunk(text=f"You said {said[-1]!r}")
     if len(said) > 1:
         yield ModelChunk(text=f", and before that {said[-2]!r}")
