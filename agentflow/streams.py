@@ -207,6 +207,8 @@ class _Pump(Generic[T]):
         self._task = owner.spawn(self._run(), name=name, context=contextvars.copy_context())
 
     def dispose(self) -> None:
+        if self._stopped:  # on its way out: a cancel would tear the iterator out of its clean-up
+            return
         self._stopped = True
         # Disposed from within its own on_next (take, first): `_next` tells the loop below to leave.
         # A task that cancelled itself there would run on until its next await.
