@@ -243,17 +243,19 @@ class Source:
     """An async generator that tells when it is closed."""
 
     def __init__(self, items=10, error=None):
-        self.made, self.closed, self.items, self.error = 0, 0, items, error
+        self.made, self.given, self.closed, self.items, self.error = 0, 0, 0, items, error
 
     async def __call__(self):
         self.made += 1
         try:
             for number in range(self.items):
                 await asyncio.sleep(0)
+                self.given += 1
                 yield number
             if self.error:
                 raise self.error
         finally:
+            await asyncio.sleep(0)  # as one that closes a connection
             self.closed += 1
 
 
@@ -269,11 +271,11 @@ async def test_an_iterator_is_observed_whole_once_per_subscription():
     assert (source.made, source.closed) == (2, 2)
 
 
-async def test_take_closes_the_generator():
+async def test_take_closes_the_generator_and_takes_no_more():
     owner, source, got = TaskOwner(), Source(), []
     observe(source, owner).take(3).subscribe(got.append)
     await owner.drain(5)
-    assert (got, source.closed, len(owner)) == ([0, 1, 2], 1, 0)
+    assert (got, source.given, source.closed, len(owner)) == ([0, 1, 2], 3, 1, 0)
 
 
 async def test_disposing_while_it_waits_closes_the_generator():
@@ -284,6 +286,17 @@ async def test_disposing_while_it_waits_closes_the_generator():
     seen = len(got)
     await owner.drain(5)
     assert (source.closed, len(got), len(owner)) == (1, seen, 0)
+
+
+async def test_disposing_again_does_not_tear_the_generator_out_of_its_clean_up():
+    owner, source = TaskOwner(), Source()
+    subscription = observe(source, owner).take(1).subscribe(lambda item: None)
+    await turns(2)
+    assert (source.given, source.closed) == (1, 0)
+    subscription.dispose()
+    subscription.dispose()
+    await owner.drain(5)
+    assert source.closed == 1
 
 
 async def test_disposing_before_the_first_step_starts_nothing():

@@ -219,30 +219,50 @@ async def test_a_cancelled_model_call_is_estimated():
         assert (end.usage.input_tokens > 0, end.usage.output_tokens, end.usage.estimated) == (True, 0, True)
 
 
+class Stuck(InMemoryStore):
+    """Takes the first events and then no more until it is let go."""
+
+    def __init__(self, free):
+        super().__init__()
+        self.gate, self._free = asyncio.Event(), free
+
+    async def append(self, run_id, events):
+        if events[-1].seq > self._free:
+            await self.gate.wait()
+        await super().append(run_id, events)
+
+
 async def test_a_model_far_ahead_of_the_log_is_held_back():
-    gate = asyncio.Event()
-
-    class Slow(InMemoryStore):
-        async def append(self, run_id, events):
-            if events[-1].seq > 5:
-                await gate.wait()
-            await super().append(run_id, events)
-
-    given = 0
+    given, store = [], Stuck(free=5)
 
     async def fast(request):
-        nonlocal given
         for number in range(20 * MAX_WAITING):
-            given += 1
+            given.append(number)
             # Each piece changes the channel, so that none is joined with the next.
-            kind = {"text": "a"} if number % 2 else {"reasoning": "b"}
-            yield ModelChunk(**kind)
+            yield ModelChunk(text="a") if number % 2 else ModelChunk(reasoning="b")
 
-    async with Agent(model=fast, store=Slow()) as agent:
+    async with Agent(model=fast, store=store) as agent:
         chain = agent.start("hello")
         await turns(50)
-        assert given < 2 * MAX_WAITING
-        gate.set()
+        assert MAX_WAITING <= len(given) < 2 * MAX_WAITING
+        store.gate.set()
+        chain.cancel()
+        await chain
+
+
+async def test_a_tool_far_ahead_of_the_log_is_held_back():
+    given, store = [], Stuck(free=10)
+
+    async def fast():
+        for number in range(20 * MAX_WAITING):
+            given.append(number)
+            yield "a"
+
+    async with Agent(model=ScriptedModel([call("fast")]), tools=[fast], store=store) as agent:
+        chain = agent.start("hello")
+        await turns(2 * MAX_WAITING)
+        assert MAX_WAITING <= len(given) < 2 * MAX_WAITING
+        store.gate.set()
         chain.cancel()
         await chain
 

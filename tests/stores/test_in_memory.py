@@ -82,6 +82,8 @@ async def test_a_session_grows_by_its_turns_and_storing_one_again_changes_nothin
         assert (session.key, session.version, len(session.turns)) == (KEY, number, number)
         for _ in range(2):
             await store.close_session(KEY, run_id, turn(run_id))
+    await store.open_session(KEY, "b")  # as a recovery does that cannot know
+    await store.close_session(KEY, "b", turn("b"))
     session = await store.open_session(KEY, "c")
     assert [kept.run_id for kept in session.turns] == ["a", "b"]
     await store.close_session(KEY, "c", None)
