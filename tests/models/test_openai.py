@@ -5,6 +5,7 @@ import pytest
 from agentflow.errors import (
     ModelConnectionError,
     ModelError,
+    ModelProtocolError,
     ModelStatusError,
     ModelTruncatedError,
 )
@@ -19,6 +20,7 @@ from agentflow.testing.provider import (
     Reset,
     Stall,
     recorded,
+    status,
     tool_calls,
 )
 from agentflow.testing.provider import text as answer
@@ -78,6 +80,24 @@ async def test_missing_usage_stays_unknown_so_that_the_chain_estimates_it():
 async def test_a_body_in_single_bytes_reads_the_same():
     body = WORD * 3 + STOP + DONE
     assert text(await exchange(recorded(body, 1))) == "word word word "
+
+
+async def test_it_lists_the_models_of_its_endpoint():
+    listed = recorded(
+        b'{"object":"list","data":[{"id":"b"},{"id":"a","owned_by":"x"}]}', content_type="application/json"
+    )
+    no_list = (recorded(body, content_type="application/json") for body in (b"[]", b"{}", b'{"data":[1]}', b"<html>"))
+    async with FakeProvider(listed, *no_list, status(401)) as provider:
+        model = model_at(provider)
+        assert await model.list_models() == ["a", "b"]
+        assert (provider.requests[0].method, provider.requests[0].path) == ("GET", "/v1/models")
+        for _ in range(4):
+            with pytest.raises(ModelProtocolError, match="'acme' sent no list of models"):
+                await model.list_models()
+        with pytest.raises(ModelStatusError, match="answered 401"):
+            await model.list_models()
+        assert provider.connections == 1
+        await model.aclose()
 
 
 def test_it_is_a_chat_model():
