@@ -1,0 +1,130 @@
+"""Break one guarantee after another and show that the suite notices: `python .ci/mutations.py [NAME ...]`.
+
+Each mutation is a small edit in a copy of the tree; the tests named with it must then fail. Ends with exit code 1
+if one does not, or if the text that it edits is not there any more. Takes about a minute in all.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """What is broken, by which edit, and which tests have to see it."""
+
+    name: str
+    path: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+MUTATIONS = (
+    Mutation(
+        "pairing: open calls are left without a result when a run ends",
+        "agentflow/chain/writer.py",
+        'if call.status != "closed":',
+        "if False:",
+        ("tests/chain",),
+    ),
+    Mutation(
+        "pairing: an unpaired history is sent",
+        "agentflow/messages.py",
+        "def unpaired(",
+        "def unpaired(*_: object) -> None: return None\ndef _unpaired(",
+        ("tests/test_messages.py", "tests/models/test_openai.py"),
+    ),
+    Mutation(
+        "terminal once: the machine accepts a second end",
+        "agentflow/state/table.py",
+        "State.COMPLETED: {},",
+        "State.COMPLETED: _row(State.COMPLETED, {}),",
+        ("tests/state", "tests/chain"),
+    ),
+    Mutation(
+        "flush order: an event overtakes the text before it",
+        "agentflow/chain/performer.py",
+        "        self._batch.close()\n        self.writer.post(item)",
+        "        self.writer.post(item)",
+        ("tests/chain", "tests/test_agent.py"),
+    ),
+    Mutation(
+        "flush order: a batch mixes channels",
+        "agentflow/operators.py",
+        "if key != self._key:",
+        "if self._key is None:",
+        ("tests/test_operators.py",),
+    ),
+    Mutation(
+        "tap isolation: what a tap raises reaches the others",
+        "agentflow/bus.py",
+        "except BaseException as error:",
+        "except ZeroDivisionError as error:",
+        ("tests/test_bus.py",),
+    ),
+    Mutation(
+        "accept before publish: the bus hears of events that the log refused",
+        "agentflow/chain/writer.py",
+        "        await self._append(draft)\n        self._accept(draft)",
+        "        self._accept(draft)\n        await self._append(draft)",
+        ("tests/chain",),
+    ),
+    Mutation(
+        "validation: arguments that do not fit are run",
+        "agentflow/tools/resolvers.py",
+        "    if problems:\n        raise _refusal(tool, problems)",
+        "",
+        ("tests/tools/test_resolvers.py",),
+    ),
+    Mutation(
+        "cut calls: a call from a reply that was cut is run",
+        "agentflow/state/reducer.py",
+        'frozenset({"length", "content_filter"})',
+        "frozenset()",
+        ("tests/state", "tests/chain"),
+    ),
+)
+
+
+def red(mutation: Mutation) -> bool:
+    """Whether the tests fail on the mutated copy."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "main"
+        shutil.copytree(
+            ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis")
+        )
+        source = tree / mutation.path
+        text = source.read_text(encoding="utf-8")
+        if mutation.before not in text:
+            sys.exit(f"{mutation.name}: the text to change is not in {mutation.path} any more; adapt .ci/mutations.py")
+        source.write_text(text.replace(mutation.before, mutation.after), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *mutation.tests]
+        environment = os.environ | {"PYTHONPATH": str(tree)}
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode not in (0, 1):
+            sys.exit(f"{mutation.name}: the tests did not run\n{done.stdout[-2000:]}{done.stderr[-1000:]}")
+        return done.returncode == 1
+
+
+def main() -> None:
+    """Run the mutations whose names hold one of the words given, or all."""
+    words = sys.argv[1:]
+    chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation.name for word in words)]
+    missed = 0
+    for mutation in chosen:
+        noticed = red(mutation)
+        missed += not noticed
+        print(f"{'red  ' if noticed else 'GREEN'} {mutation.name}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} mutations were noticed")
+    sys.exit(bool(missed))
+
+
+if __name__ == "__main__":
+    main()
