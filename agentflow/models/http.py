@@ -30,6 +30,7 @@ from agentflow.models.failures import error_from_body, mask
 
 T = TypeVar("T")
 
+CUSTOM = "custom"  # the provider of an address that stands under no name
 MAX_BODY_BYTES = 8 * 1024 * 1024  # of a reply that is not streamed
 MAX_ERROR_BYTES = 64 * 1024
 MAX_ATTEMPTS = (
@@ -105,7 +106,7 @@ class Endpoint:
 
     Connections are opened by the first exchange, kept, and closed by `aclose`; each belongs to the event loop that
     made it, and a new loop gets new ones. `connections` bounds the exchanges at once; those over it wait without a
-    limit of time, 0 means no bound.
+    limit of time, 0 means no bound. Errors name the provider, or the address where the provider is just "custom".
     """
 
     def __init__(
@@ -118,8 +119,8 @@ class Endpoint:
         connections: int = 0,
     ) -> None:
         self.base_url = _checked_url(base_url)
-        self.key = SecretStr(_checked_key(api_key, provider))
-        self.provider = provider
+        self.provider = mask(self.base_url) if provider == CUSTOM else provider
+        self.key = SecretStr(_checked_key(api_key, self.provider))
         self.timeouts = timeouts or Timeouts()
         self._connections = connections
         self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
@@ -366,7 +367,9 @@ class _Limits:
         if kind is ModelTimeoutError:
             words = f"did not accept a connection within {self._connect:g} s"
         else:
-            words = f"failed: {' '.join(mask(str(error)).split()) or type(error).__name__}"
+            # aiohttp tells how it would check a certificate, even where nothing came to that
+            text = mask(str(error)).replace(" ssl:default", "")
+            words = f"failed: {' '.join(text.split()) or type(error).__name__}"
         return kind(f"{self._provider!r} {words}", provider=self._provider)
 
 

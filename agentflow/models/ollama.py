@@ -55,7 +55,7 @@ class OllamaModel:
         exchange = await self.endpoint.open("POST", "/api/chat", body)
         try:
             exchange.expect("application/x-ndjson", "application/json")
-            parser = OllamaStreamParser(self.provider, secret=self.endpoint.key.get_secret_value())
+            parser = OllamaStreamParser(self.endpoint.provider, secret=self.endpoint.key.get_secret_value())
             while data := await exchange.piece(parser):
                 for chunk in parser.feed(data):
                     yield chunk

@@ -62,9 +62,9 @@ class OpenAIModel:
         try:
             exchange.expect("text/event-stream", "application/json")
             if exchange.content_type == "application/json":
-                last = parse_completion(await exchange.whole(), self.provider, secret=key)
+                last = parse_completion(await exchange.whole(), self.endpoint.provider, secret=key)
             else:
-                parser = ChatStreamParser(self.provider, secret=key)
+                parser = ChatStreamParser(self.endpoint.provider, secret=key)
                 while data := await exchange.piece(parser):
                     for chunk in parser.feed(data):
                         yield chunk

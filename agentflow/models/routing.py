@@ -4,6 +4,7 @@ It opens no connection and knows nothing of wires; what is known of each provide
 """
 
 import importlib.util
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,7 +14,7 @@ from pydantic import SecretStr
 
 from agentflow.errors import ConfigError
 from agentflow.models.base import ChatModel
-from agentflow.models.http import Timeouts
+from agentflow.models.http import CUSTOM, Timeouts
 from agentflow.models.ollama import OllamaModel
 from agentflow.models.openai import OpenAIModel
 from agentflow.models.providers import ALIASES, PREFIXES, PRESETS, Preset
@@ -21,8 +22,8 @@ from agentflow.models.scripted import ScriptedModel
 from agentflow.settings import Profile, ProviderSettings, Settings, provider_key
 
 BUILT_IN = ("local", "scripted")
-CUSTOM = "custom"  # what the provider of an address given as base_url is called
 LOCAL_PACKAGE = "xllamacpp"
+_NO_PRESET = Preset(base_url="", key_variable="", key_required=False)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,51 @@ class Route:
 
     def __str__(self) -> str:
         return f"{self.provider}/{self.model}" if self.model else self.provider
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownProvider:
+    """A provider as presets and settings have it, for people. `key_found` says whether there is a key, never which."""
+
+    name: str
+    base_url: str
+    default_model: str
+    key_variable: str
+    key_required: bool
+    key_found: bool
+
+
+def known_providers(settings: Settings) -> list[KnownProvider]:
+    """All that have an address: the presets, then those of the settings. Raises `ConfigError` for a region unknown."""
+    own = (name for name, its in settings.providers.items() if name not in PRESETS and its.base_url is not None)
+    found = []
+    for name in (*PRESETS, *own):
+        preset = PRESETS.get(name, _NO_PRESET)
+        found.append(
+            KnownProvider(
+                name=name,
+                base_url=_address(name, preset, settings),
+                default_model=_default_model(name, settings),
+                key_variable=preset.key_variable,
+                key_required=preset.key_required,
+                key_found=_found_key(name, preset, settings) is not None,
+            )
+        )
+    return found
+
+
+def provider_client(provider: str, settings: Settings) -> OpenAIModel | OllamaModel:
+    """A client for what is asked of a provider and of no model: which models it has.
+
+    Raises `ConfigError` for a provider that is unknown, has no key, or has no server.
+    """
+    if provider in BUILT_IN:
+        raise ConfigError(f"provider {provider!r} runs in this process: there is no server to ask for its models")
+    route = Route(PREFIXES.get(provider, provider), "")
+    _check_known(route.provider, provider, settings)
+    preset = PRESETS.get(route.provider, _NO_PRESET)
+    address = _address(route.provider, preset, settings)
+    return _client(route, preset, address, settings, _key(route.provider, preset, settings))
 
 
 def resolve(
@@ -66,7 +112,7 @@ def resolve_chain(
     if base_url is not None:
         route = Route(CUSTOM, model or "default")
         _check_allowed(route, settings)
-        return [_client(route, Preset(base_url=base_url, key_variable=""), base_url, settings, api_key)]
+        return [_client(route, _NO_PRESET, base_url, settings, api_key)]
     if not model:
         model = _fallback()
     routes = [_settled(name, settings) for name in _expanded(model, settings, ())]
@@ -94,16 +140,26 @@ def _settled(model: str, settings: Settings) -> Route:
     provider = PREFIXES.get(provider, provider)
     if provider in BUILT_IN:
         return Route(provider, name)
-    preset, own = PRESETS.get(provider), settings.providers.get(provider)
-    if preset is None and (own is None or own.base_url is None):
-        raise ConfigError(_unknown(provider, settings))
-    name = name or (own and own.default_model) or (preset.default_model if preset else "")
+    _check_known(provider, model, settings)
+    name = name or _default_model(provider, settings)
     if not name:
         raise ConfigError(
             f"provider {provider!r} has no default model: write '{provider}/<model>', "
             f"or set providers.{provider}.default_model"
         )
     return Route(provider, name)
+
+
+def _check_known(provider: str, model: str, settings: Settings) -> None:
+    own = settings.providers.get(provider)
+    if provider not in PRESETS and (own is None or own.base_url is None):
+        raise ConfigError(_unknown(provider, model, settings))
+
+
+def _default_model(provider: str, settings: Settings) -> str:
+    """What the bare name of a known provider means, "" if nothing."""
+    own = settings.providers.get(provider)
+    return (own and own.default_model) or PRESETS.get(provider, _NO_PRESET).default_model
 
 
 def _check_allowed(route: Route, settings: Settings) -> None:
@@ -117,19 +173,23 @@ def _model(route: Route, settings: Settings, api_key: SecretStr | str | None) ->
         return ScriptedModel(route.model or "Hello.")
     if route.provider == "local":
         return _local(settings)
-    preset = PRESETS.get(route.provider) or Preset(base_url="", key_variable="")
+    preset = PRESETS.get(route.provider, _NO_PRESET)
     key = api_key or _key(route.provider, preset, settings)
     return _client(route, preset, _address(route.provider, preset, settings), settings, key)
 
 
 def _key(provider: str, preset: Preset, settings: Settings) -> SecretStr | None:
-    own = settings.providers.get(provider, ProviderSettings())
-    key = own.api_key or (provider_key(preset.key_variable) if preset.key_variable else None)
-    if key is None and preset.key_variable and preset.key_required:
+    key = _found_key(provider, preset, settings)
+    if key is None and preset.key_required:
         raise ConfigError(
             f"no key for provider {provider!r}: set {preset.key_variable}, or providers.{provider}.api_key"
         )
     return key
+
+
+def _found_key(provider: str, preset: Preset, settings: Settings) -> SecretStr | None:
+    own = settings.providers.get(provider, ProviderSettings())
+    return own.api_key or (provider_key(preset.key_variable) if preset.key_variable else None)
 
 
 def _address(provider: str, preset: Preset, settings: Settings) -> str:
@@ -162,14 +222,23 @@ def _profile(preset: Preset, own: ProviderSettings) -> Profile:
     return preset.profile.model_copy(update=own.profile.model_dump(exclude_unset=True))
 
 
-def _unknown(provider: str, settings: Settings) -> str:
+def _unknown(provider: str, model: str, settings: Settings) -> str:
     known = sorted({*PRESETS, *PREFIXES, *BUILT_IN, *settings.providers})
-    near = get_close_matches(provider, known, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    near = _with_provider(model) or next(iter(get_close_matches(provider, known, n=1)), "")
+    hint = f" (did you mean {near!r}?)" if near else ""
     return (
         f"unknown provider {provider!r}{hint}: a model is written 'provider/model', and known providers are "
         f"{', '.join(known)}; for another OpenAI-compatible server give its address as base_url"
     )
+
+
+def _with_provider(model: str) -> str:
+    """A name without a provider as it may have been meant: with the one whose default model is it, or begins alike."""
+    named = [(preset.default_model, f"{name}/{model}") for name, preset in PRESETS.items() if preset.default_model]
+    family = re.match(r"[a-z0-9]+[-:]", model)
+    same = (meant for default, meant in named if default == model)
+    alike = (meant for default, meant in named if family and default.startswith(family[0]))
+    return next(same, "") or next(alike, "")
 
 
 def _fallback() -> str:

@@ -123,7 +123,9 @@ async def test_the_first_run_that_is_not_final_is_the_last(chat):
     async with FakeProvider(text("One."), status(500), text("Three.")) as provider:
         done = await chat(provider, stdin=b"1\n2\n3\n")
     assert (done.code, done.out, len(provider.requests)) == (1, "One.\n", 2)
-    assert done.err.splitlines() == ["agentflow: the run failed (status): 'custom' answered 500: scripted status 500"]
+    assert done.err.splitlines() == [
+        f"agentflow: the run failed (status): {provider.base_url!r} answered 500: scripted status 500"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,19 @@ async def test_a_server_without_tls_spoken_to_with_tls_is_a_connection_error():
 
 
 @pytest.mark.abandons_threads  # names are looked up in one
+async def test_an_address_under_no_name_is_named_by_errors_as_it_stands():
+    async with FakeProvider(status(500), [WORD]) as provider:
+        model = OpenAIModel("fake", base_url=provider.base_url, provider="custom")
+        for words in ("answered 500: ", "ended the reply without a finish reason"):
+            with pytest.raises(ModelError) as caught:
+                await ask(model)
+            assert str(caught.value).startswith(f"{provider.base_url!r} {words}")
+    with pytest.raises(ModelConnectionError) as caught:
+        await ask(model)
+    assert "Cannot connect to host 127.0.0.1" in str(caught.value)
+    assert "ssl" not in str(caught.value)
+
+
 async def test_a_name_that_nobody_knows_is_a_connection_error(monkeypatch):
     def unknown(host, *_, **__):
         raise socket.gaierror(socket.EAI_NONAME, f"{host}: name or service not known")

@@ -10,7 +10,7 @@ from agentflow.models import routing
 from agentflow.models.ollama import OllamaModel
 from agentflow.models.openai import OpenAIModel
 from agentflow.models.providers import PRESETS, Preset
-from agentflow.models.routing import resolve, resolve_chain
+from agentflow.models.routing import known_providers, provider_client, resolve, resolve_chain
 from agentflow.models.scripted import ScriptedModel
 from agentflow.settings import Settings
 
@@ -212,6 +212,62 @@ def test_an_unknown_provider_lists_the_known_ones():
     for model in ("gpt-5", "/m"):
         with pytest.raises(ConfigError, match=f"unknown provider '{model.partition('/')[0]}'"):
             resolved(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "meant"),
+    [
+        ("gpt-5-mini", "openai/gpt-5-mini"),
+        ("gpt-4o", "openai/gpt-4o"),
+        ("qwen3:4b", "ollama/qwen3:4b"),
+        ("deepseek-reasoner", "deepseek/deepseek-reasoner"),
+        ("meta-llama/Llama-4-Scout", "together/meta-llama/Llama-4-Scout"),
+    ],
+)
+def test_a_model_without_its_provider_is_told_the_one_it_may_be_of(model, meant):
+    with pytest.raises(ConfigError) as caught:
+        resolved(model)
+    assert f"(did you mean {meant!r}?)" in str(caught.value)
+
+
+def test_a_model_that_resembles_none_is_told_no_provider():
+    with pytest.raises(ConfigError) as caught:
+        resolved("o3")
+    assert "did you mean" not in str(caught.value)
+
+
+def test_the_known_providers_are_told_with_whether_they_have_a_key(monkeypatch):
+    monkeypatch.setenv("GROQ_API_KEY", "sk-0123456789")
+    own = {
+        "mine": {"base_url": "http://h:1/v1", "default_model": "m"},
+        "openai": {"base_url": "http://proxy/v1", "default_model": "x"},
+        "custom": {"profile": {"stream_options": False}},
+    }
+    found = {known.name: known for known in known_providers(Settings(providers=own))}
+    assert list(found) == [*PRESETS, "mine"]
+    assert [name for name, known in found.items() if known.key_found] == ["groq"]
+    assert (found["openai"].base_url, found["openai"].default_model) == ("http://proxy/v1", "x")
+    assert (found["mine"].base_url, found["mine"].key_required, found["mine"].key_variable) == (
+        "http://h:1/v1",
+        False,
+        "",
+    )
+    assert "0123456789" not in repr(found)
+
+
+def test_a_provider_is_asked_for_its_models_without_one_of_them(keys):
+    assert route(provider_client("nv", Settings())) == ("nvidia", "", "key-of-nvidia", NVIDIA)
+    assert isinstance(provider_client("ollama", Settings()), OllamaModel)
+    assert route(provider_client("vllm", Settings()))[3] == "http://127.0.0.1:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("provider", "words"),
+    [("local", "no server"), ("nowhere", "unknown provider 'nowhere'"), ("openai", "set OPENAI_API_KEY")],
+)
+def test_a_provider_that_cannot_be_asked_says_why(provider, words):
+    with pytest.raises(ConfigError, match=words):
+        provider_client(provider, Settings())
 
 
 def test_an_unknown_region_names_the_known_ones(keys):
