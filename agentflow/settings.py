@@ -5,8 +5,11 @@ What the constructor is given beats `AGENTFLOW_*` (levels joined by `__`), that 
 """
 
 import difflib
+import functools
+import json
 import os
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -16,7 +19,6 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -41,8 +43,15 @@ def _seconds(value: Any) -> Any:
 
 
 def _names(value: Any) -> Any:
-    """A list of names, from the environment also as one text with commas."""
-    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+    """A list of names, from the environment also as one text: with commas, or a JSON list."""
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("["):
+        return [name.strip() for name in value.split(",") if name.strip()]
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError(f"expected names with commas between them, or a JSON list, not {value!r}") from None
 
 
 Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
@@ -180,13 +189,11 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
 
     def __init__(self, **values: Any) -> None:
-        _refuse_unknown_variables()
+        _refuse_unreadable_variables()
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(_one_line(error)) from None  # the original repeats the values, secrets among them
-        except SettingsError as error:
-            raise ConfigError(f"a variable {PREFIX}... cannot be read: {error}") from None
 
     @classmethod
     def settings_customise_sources(
@@ -220,29 +227,80 @@ def _file_source(settings_cls: type[BaseSettings], chosen: str | Path | None) ->
         raise ConfigError(f"{str(path)!r} cannot be read: {error}") from error
 
 
-def _refuse_unknown_variables() -> None:
-    # pydantic only looks for what it knows, so that a slip of the pen in a variable's name would go unnoticed.
-    for variable in os.environ:
-        first = variable.removeprefix(PREFIX).partition("__")[0].lower()
-        if variable.startswith(PREFIX) and first not in Settings.model_fields:
+def _refuse_unreadable_variables() -> None:
+    # pydantic only looks for what it knows, so that a slip of the pen in a variable's name would go unnoticed; and of
+    # a section that is no JSON it names neither the variable nor what to write instead.
+    for variable, value in os.environ.items():
+        if not variable.upper().startswith(PREFIX):
+            continue
+        path = variable[len(PREFIX) :].lower().split("__")
+        if path[0] not in Settings.model_fields:
+            raise ConfigError(f"unknown variable {variable!r}; the nearest known one is {_variable(_nearest(path))!r}")
+        if _is_section(_kind(path)) and not _is_json_object(value):
             raise ConfigError(
-                f"unknown variable {variable!r}; the nearest known one is {PREFIX + _near(first).upper()!r}"
+                f"variable {variable!r} stands for a whole section: write one for each of its keys, such as "
+                f"{_variable([*path, *_first_key(_kind(path))])}=..."
             )
+
+
+def _variable(path: Sequence[str]) -> str:
+    return PREFIX + "__".join(path).upper()
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:  # no JSON at all
+        return False
 
 
 def _one_line(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
-    *section, name = map(str, first["loc"])
-    key = ".".join([*section, name])
+    path = [str(part) for part in first["loc"]]
+    key = ".".join(path)
     if first["type"] == "extra_forbidden":
-        return f"unknown setting {key!r}; the nearest known one is {'.'.join([*section, _near(name, *section)])!r}"
+        return f"unknown setting {key!r}; the nearest known one is {'.'.join(_nearest(path))!r}"
+    if first["type"] in ("model_type", "dict_type"):
+        example = ".".join([*path, *_first_key(_kind(path))])
+        return f"setting {key!r} is a section: set its keys, such as {example!r}"
     return f"setting {key!r}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _near(name: str, *section: str) -> str:
-    """The name in a section that is most like `name`."""
+# Places in the settings are paths of keys. The kind of a place is the type that stands there.
+
+
+def _is_section(kind: Any) -> bool:
+    return get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel))
+
+
+def _below(kind: Any, key: str) -> Any:
+    """The kind that `key` of a section has; None where there is no such key."""
+    if get_origin(kind) is dict:
+        return get_args(kind)[1]
+    return kind.model_fields[key].annotation if _is_section(kind) and key in kind.model_fields else None
+
+
+def _kind(path: Sequence[str]) -> Any:
+    return functools.reduce(_below, path, Settings)
+
+
+def _first_key(kind: Any) -> list[str]:
+    """The path from a section to the first value in it."""
+    if not _is_section(kind):
+        return []
+    key = "<name>" if get_origin(kind) is dict else next(iter(kind.model_fields))
+    return [key, *_first_key(_below(kind, key))]
+
+
+def _nearest(path: Sequence[str]) -> list[str]:
+    """The path to a value that is most like this one."""
     kind: Any = Settings
-    for part in section:
-        kind = get_args(kind)[1] if get_origin(kind) is dict else kind.model_fields[part].annotation
-    names: list[str] = difflib.get_close_matches(name, kind.model_fields, n=1, cutoff=0.0)
-    return names[0]
+    found: list[str] = []
+    for part in path:
+        if not _is_section(kind):
+            break
+        if _below(kind, part) is None:
+            part = difflib.get_close_matches(part, kind.model_fields, n=1, cutoff=0.0)[0]  # noqa: PLW2901  its correction
+        found.append(part)
+        kind = _below(kind, part)
+    return [*found, *_first_key(kind)]

@@ -113,7 +113,7 @@ def test_a_provider_is_put_together_from_the_file_and_the_environment(file, monk
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"modl": {}}, "unknown setting 'modl'; the nearest known one is 'model'"),
+        ({"modl": {}}, "unknown setting 'modl'; the nearest known one is 'model.default'"),
         ({"model": {"defualt": "x"}}, "unknown setting 'model.defualt'; the nearest known one is 'model.default'"),
         (
             {"providers": {"x": {"apikey": "y"}}},
@@ -125,6 +125,7 @@ def test_a_provider_is_put_together_from_the_file_and_the_environment(file, monk
         ),
         ({"model": {"retries": {"tries": 1}}}, "'model.retries.tries'; the nearest known one is 'model.retries."),
         ({"pools": {"db": {"sise": 1}}}, "'pools.db.sise'; the nearest known one is 'pools.db.size'"),
+        ({"chian": {}}, "the nearest known one is 'chain.max_iterations'"),
     ],
 )
 def test_unknown_keys_name_the_nearest(values, words):
@@ -136,17 +137,45 @@ def test_unknown_keys_name_the_nearest(values, words):
 @pytest.mark.parametrize(
     ("variable", "words"),
     [
-        ("AGENTFLOW_MODL", "unknown variable 'AGENTFLOW_MODL'; the nearest known one is 'AGENTFLOW_MODEL'"),
-        ("AGENTFLOW_CHIAN__TIMEOUT", "the nearest known one is 'AGENTFLOW_CHAIN'"),
+        ("AGENTFLOW_MODL", "unknown variable 'AGENTFLOW_MODL'; the nearest known one is 'AGENTFLOW_MODEL__DEFAULT'"),
+        ("AGENTFLOW_MODLE__DEFAULT", "the nearest known one is 'AGENTFLOW_MODEL__DEFAULT'"),
+        ("AGENTFLOW_CHIAN__TIMOUT", "the nearest known one is 'AGENTFLOW_CHAIN__TIMEOUT'"),
+        ("AGENTFLOW_POLS__DB__SISE", "the nearest known one is 'AGENTFLOW_POOLS__DB__SIZE'"),
+        ("AGENTFLOW_CONFG__X", "the nearest known one is 'AGENTFLOW_CONFIG'"),
         ("AGENTFLOW_MODEL__DEFUALT", "unknown setting 'model.defualt'"),
-        ("AGENTFLOW_MODEL", "cannot be read"),
+        ("AGENTFLOW_MODEL", "variable 'AGENTFLOW_MODEL' stands for a whole section"),
+        ("agentflow_model", "such as AGENTFLOW_MODEL__DEFAULT=..."),
+        ("AGENTFLOW_MODEL__RETRIES", "such as AGENTFLOW_MODEL__RETRIES__ATTEMPTS=..."),
+        ("AGENTFLOW_ALIASES", "such as AGENTFLOW_ALIASES__<NAME>=..."),
+        ("AGENTFLOW_PROVIDERS__OPENAI", "such as AGENTFLOW_PROVIDERS__OPENAI__BASE_URL=..."),
     ],
 )
-def test_unknown_variables_are_errors_too(monkeypatch, variable, words):
-    monkeypatch.setenv(variable, "x")
+@pytest.mark.parametrize("value", ["sk-0123456789", "{broken", "[1]"])
+def test_variables_that_cannot_be_meant_are_errors_too(monkeypatch, variable, words, value):
+    monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigError) as caught:
         Settings()
     assert words in str(caught.value)
+    assert "0123456789" not in str(caught.value)
+
+
+def test_a_section_may_be_one_variable_of_json(monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_MODEL", ' {"default": "openai/x", "retries": {"attempts": 1}}')
+    monkeypatch.setenv("AGENTFLOW_MODEL__TEMPERATURE", "0.5")
+    model = Settings().model
+    assert (model.default, model.retries.attempts, model.temperature) == ("openai/x", 1, 0.5)
+
+
+@pytest.mark.parametrize("text", ["a, b.c", '["a", "b.c"]', ' [ "a","b.c"]'])
+def test_names_in_a_variable_are_separated_by_commas_or_a_json_list(monkeypatch, text):
+    monkeypatch.setenv("AGENTFLOW_TOOLS__PACKAGES", text)
+    assert Settings().tools.packages == ("a", "b.c")
+
+
+def test_names_that_are_neither_say_what_is_expected(monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_TOOLS__PACKAGES", '["a"')
+    with pytest.raises(ConfigError, match=r"'tools.packages': expected names with commas .* not '\[\"a\"'"):
+        Settings()
 
 
 def test_a_file_that_is_wrong_is_named(file, tmp_path):
@@ -167,6 +196,17 @@ def test_values_out_of_range_name_their_key():
     for values in ({"chain": {"max_iterations": 0}}, {"pools": {"db": {"size": "many"}}}, {"flow": {"window_ms": -1}}):
         with pytest.raises(ConfigError, match=r"setting '(chain.max_iterations|pools.db.size|flow.window_ms)'"):
             Settings(**values)
+
+
+def test_a_value_in_place_of_a_section_is_told_the_sections_keys():
+    for values, words in (
+        ({"model": "openai"}, "setting 'model' is a section: set its keys, such as 'model.default'"),
+        ({"pools": {"db": 3}}, "setting 'pools.db' is a section: set its keys, such as 'pools.db.size'"),
+        ({"aliases": ["x"]}, "setting 'aliases' is a section: set its keys, such as 'aliases.<name>'"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            Settings(**values)
+        assert str(caught.value) == words
 
 
 def test_secrets_are_never_shown():
