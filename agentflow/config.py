@@ -5,8 +5,9 @@ It reads neither the environment nor files; `settings` does. Nothing here opens 
 
 import importlib
 import sys
+import traceback
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
@@ -29,39 +30,63 @@ def build_agent(
 ) -> Agent:
     """An agent as the settings say, and as these say where they are given.
 
-    `tools` are names of modules; without any, those of `tools.packages`, else the built-in tools. Raises
-    `ConfigError` for tools that cannot be had; what is wrong with a model is told by its first run.
+    For `tools` see `tool_modules`. Raises `ConfigError` for tools that cannot be had; what is wrong with a model is
+    told by its first run.
     """
-    names = tuple(tools) or settings.tools.packages or DEFAULT_TOOLS
-    return Agent(settings=settings, model=model, base_url=base_url, tools=load_tools(names), instructions=instructions)
+    items = load_tools(tool_modules(settings, tools))
+    return Agent(settings=settings, model=model, base_url=base_url, tools=items, instructions=instructions)
+
+
+def tool_modules(settings: Settings, names: Iterable[str] = ()) -> tuple[str, ...]:
+    """The modules whose tools count: these, else those of `tools.packages`, else the built-in ones."""
+    return tuple(names) or settings.tools.packages or DEFAULT_TOOLS
 
 
 def load_tools(names: Iterable[str]) -> list[Any]:
     """What the modules of these names offer, in order, each object once; "none" offers nothing.
 
+    A name may be several with commas between them.
     A module offers the functions it marks with `@tool`, its `Tool` objects, and whatever stands in its list `TOOLS`.
     Modules are also looked for in the current directory. Raises `ConfigError` for a module that cannot be imported
     or has no tools.
     """
     found: list[Any] = []
-    for name in names:
+    for name in (part.strip() for text in names for part in text.split(",")):
         if name != NO_TOOLS:
             found.extend(_offered(_imported(name)))
     return list({id(item): item for item in found}.values())
 
 
 def _imported(name: str) -> ModuleType:
+    path = PurePath(name.removesuffix(".py"))
+    if name.endswith(".py") or len(path.parts) > 1:
+        module = ".".join(part for part in path.parts if part.isidentifier())
+        raise ConfigError(f"{name!r} is the name of a file: name it as a module: --tools {module}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # the command's own directory stands there instead
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # the module's own code may raise anything
-        why = " ".join(str(error).split())
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        place = _place(error)
         raise ConfigError(
-            f"tools module {name!r} cannot be imported ({type(error).__name__}: {why}): give the dotted name of a "
-            f"module that is installed or lies in the current directory, such as 'shop.tools', or {NO_TOOLS!r}"
+            f"tools module {name!r} cannot be imported: {place} failed with {why}"
+            if place
+            else f"tools module {name!r} cannot be imported ({why}): give the dotted name of a module that is "
+            f"installed or lies in the current directory, such as 'shop.tools', or {NO_TOOLS!r}"
         ) from error
+
+
+def _place(error: BaseException) -> str:
+    """The line of some module's code that failed while it was imported; "" if none was run."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = (__file__, importlib.__file__)
+    run = [frame for frame in frames if frame.filename not in ours and not frame.filename.startswith("<frozen")]
+    # The line itself is not told: a key may stand in it.
+    return f"{run[-1].filename}:{run[-1].lineno}" if run else ""
 
 
 def _offered(module: ModuleType) -> list[Any]:

@@ -69,10 +69,15 @@ def test_without_names_the_settings_count_then_the_built_in_tools(module):
     [
         ("no_tools", "x = 1", "has no tools: mark functions with @tool"),
         ("no_list", "TOOLS = 3", "make it a list"),
-        ("no_python", "def broken(:", "SyntaxError"),
-        ("raises", "1 / 0", "ZeroDivisionError: division by zero"),
+        ("no_python", "x = 1\ndef broken(:", "no_python.py:2 failed with SyntaxError"),
+        ("raises", "1 / 0", "raises.py:1 failed with ZeroDivisionError: division by zero"),
         ("exits", "import sys; sys.exit('no')", "SystemExit: no"),
-        ("needs_more", "import no_such_module", "No module named 'no_such_module'"),
+        (
+            "needs_more",
+            "x = 1\nimport no_such_module",
+            "needs_more.py:2 failed with ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        ("goes_deeper", "import json\njson.loads('{')", "JSONDecodeError"),
     ],
 )
 def test_a_module_that_cannot_serve_is_named(module, name, source, words):
@@ -84,7 +89,29 @@ def test_a_module_that_cannot_serve_is_named(module, name, source, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", ".", "weather.py", "no such module"])
+@pytest.mark.parametrize("name", ["", ".", "no such module", "no_such_package.tools", "agentflow.no_such_module"])
 def test_a_name_that_is_no_module_is_named(name):
-    with pytest.raises(ConfigError, match="cannot be imported"):
+    with pytest.raises(ConfigError, match=rf"{name!r} cannot be imported \(.*give the dotted name"):
         load_tools([name])
+
+
+def test_a_package_that_lacks_what_it_imports_is_not_taken_for_missing_itself(module, tmp_path):
+    (tmp_path / "half").mkdir()
+    module("half/__init__", "import half.other")
+    with pytest.raises(ConfigError, match=r"'half.tools' cannot be imported: .*__init__.py:1 failed with Mod"):
+        load_tools(["half.tools"])
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("weather.py", "weather"), ("./weather.py", "weather"), ("shop/tools.py", "shop.tools"), ("shop/tools", "shop.t")],
+)
+def test_a_file_is_not_run_under_a_wrong_name(module, name, right):
+    module("weather", "raise AssertionError('run')")
+    with pytest.raises(ConfigError, match=f"name it as a module: --tools {right}"):
+        load_tools([name])
+
+
+def test_names_may_stand_together_with_commas(module):
+    name = module("together_of_config_test", "from agentflow.tools import current_time")
+    assert load_tools([f"{name}, agentflow.tools.builtin", "none"]) == [current_time, calculator]
