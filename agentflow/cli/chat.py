@@ -13,7 +13,15 @@ from types import FrameType
 
 from agentflow.agent import Agent
 from agentflow.chain import AgentChain
-from agentflow.events import AgentEvent, CancelledEvent, DeltaEvent, FailedEvent, ModelCompleteEvent, ModelStartEvent
+from agentflow.events import (
+    AgentEvent,
+    CancelledEvent,
+    DeltaEvent,
+    FailedEvent,
+    ModelCompleteEvent,
+    ModelStartEvent,
+    RunError,
+)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -23,7 +31,7 @@ _CHECK_ADDRESS = "check that the server runs and that its address (--base-url) i
 _CHECK_MODEL = "check the model (--model) and the address (--base-url)"
 _CHECK_KEY = "check the provider's key"
 
-# Runs that failed because of what they were started with: the kind of error, what its message says (a `failed` event
+# Calls that failed because of what they were started with: the kind of error, what its message says (a `failed` event
 # carries no status, so this reads our own words in `models`), and what to do.
 _SETUP_FAULTS = (
     ("config", "", ""),
@@ -47,8 +55,9 @@ def converse(
     """Send the messages in order, in one session, and close the agent. Returns the exit code.
 
     The first run that does not end `final` is the last, unless `patient`; then it is only shown. `complain` is
-    given one line for each run that failed. Ctrl-C and SIGTERM cancel the run that is going on, a second one ends
-    the program at once; between runs they do what they did before. Raises what `agent.stream` and `show` raise.
+    given one line for each run that failed or did not end in its time. Ctrl-C and SIGTERM cancel the run that is going
+    on, a second one ends the program at once; between runs they do what they did before, and one that was ignored at
+    the start, as shells do for jobs in the background, stays ignored. Raises what `agent.stream` and `show` raise.
     """
     code = 0
     with asyncio.Runner() as runner:
@@ -85,22 +94,29 @@ async def _turn(
                 model = model if model is None else event.model
             elif isinstance(event, DeltaEvent | ModelCompleteEvent):
                 model = None
+            elif isinstance(event, CancelledEvent) and event.reason == "timeout":
+                code = EXIT_FAILED
+                complain("the run did not end within its time: chain.timeout sets it")
             elif isinstance(event, CancelledEvent):
                 code = EXIT_CANCELLED
             elif isinstance(event, FailedEvent):
-                code, line = _failure(event, model)
+                code, line = _failure(event.error, model)
                 complain(line)
     return code, chain.session_id
 
 
-def _failure(event: FailedEvent, model: str | None) -> tuple[int, str]:
+def _failure(error: RunError, model: str | None) -> tuple[int, str]:
     """The exit code of a failed run, and what to say about it. `model` is None if it has answered anything."""
-    message = event.error.message
-    if model is not None:
-        for kind, words, advice in _SETUP_FAULTS:
-            if event.error.kind == kind and re.search(words.format(model=re.escape(model)), message):
-                return EXIT_USAGE, f"{message}; {advice}" if advice else message
-    return EXIT_FAILED, f"the run failed ({event.error.kind}): {message}"
+    line = setup_fault(error.kind, error.message, model) if model is not None else None
+    return (EXIT_USAGE, line) if line else (EXIT_FAILED, f"the run failed ({error.kind}): {error.message}")
+
+
+def setup_fault(kind: str, message: str, model: str) -> str | None:
+    """What to say about a call's error that comes from how it was set up; None for an error that does not."""
+    for fault, words, advice in _SETUP_FAULTS:
+        if kind == fault and re.search(words.format(model=re.escape(model)), message):
+            return f"{message}; {advice}" if advice else message
+    return None
 
 
 class _Canceller:
@@ -126,8 +142,9 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let `handler` have Ctrl-C and SIGTERM."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Let `handler` have Ctrl-C and SIGTERM, but for those that are ignored."""
+    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: text as it comes, a card per tool call, warnings.
+"""What a person sees of a run: text as it comes, a card per tool call and its progress, warnings.
 
 It only writes; keys, signals and exit codes are in `chat`. Text of models and tools is written as text: never as
 markup, and without the control characters by which it could drive the terminal.
@@ -7,6 +7,7 @@ markup, and without the control characters by which it could drive the terminal.
 import json
 from typing import Any
 
+from rich.cells import set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -18,6 +19,7 @@ from agentflow.events import (
     FinalEvent,
     RollbackEvent,
     ToolCompleteEvent,
+    ToolDeltaEvent,
     ToolErrorEvent,
     ToolStartEvent,
     WarningEvent,
@@ -58,19 +60,23 @@ def one_line(text: str, most: int | None = None) -> str:
 class Screen:
     """Shows the events of runs, one after the other. Raises `BrokenPipeError` when nobody reads any more.
 
-    Reasoning is dimmed on a terminal and folded into one line elsewhere.
+    Reasoning and the output of running tools are dimmed. A tool's progress is one line that changes; where nobody
+    watches, only its last state is written, and of reasoning only how much there was.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._channel = ""  # of the text whose line is still open
+        self._channel = ""  # of the text whose line is still open: "answer", "reasoning", or the id of a call
         self._folded = 0  # characters of reasoning that were not shown
+        self._progress = ""  # the last state of what goes on
 
     def show(self, event: AgentEvent) -> None:
         """Show one event."""
         if isinstance(event, DeltaEvent):
             if event.chain_id == event.run_id:
-                self._text(event)
+                self._delta(event)
+        elif isinstance(event, ToolDeltaEvent):
+            self._tool_delta(event)
         elif (line := _line_of(event)) is not None:
             self.end_line()
             self._print(line.append("\n"))
@@ -82,24 +88,43 @@ class Screen:
         if self._folded:
             count, self._folded = self._folded, 0
             self._print(Text(f"(reasoning: {count} characters)\n", "dim"))
+        if self._progress:
+            line, self._progress = self._progress, ""
+            self._print(Text("\n" if self._console.is_terminal else f"{line}\n", "dim"))
         if self._channel:
             self._channel = ""
             self._write("\n")
 
-    def _text(self, event: DeltaEvent) -> None:
+    def _delta(self, event: DeltaEvent) -> None:
         if event.channel == "reasoning" and not self._console.is_terminal:
             self._folded += len(event.text)
+        else:
+            self._text(event.text, event.channel)
+
+    def _tool_delta(self, event: ToolDeltaEvent) -> None:
+        progress = _progress(event)
+        if progress is None:
+            data = event.data
+            self._text(data if isinstance(data, str) else json.dumps(data, ensure_ascii=False), event.call_id)
             return
-        if event.channel != self._channel:
+        if not self._progress:
             self.end_line()
-        text = cleaned(event.text)
+        self._progress = progress
+        if self._console.is_terminal:  # over the last one, and no longer than the line: else it would stay above
+            self._write("\r")
+            self._print(Text(set_cell_size(progress, self._console.width - 1), "dim"))
+
+    def _text(self, text: str, channel: str) -> None:
+        if channel != self._channel or self._progress:
+            self.end_line()
+        text = cleaned(text)
         if not text:
             return
-        self._channel = event.channel
-        if event.channel == "reasoning":
-            self._print(Text(text, "dim"))
-        else:
+        self._channel = channel
+        if channel == "answer":
             self._write(text)
+        else:
+            self._print(Text(text, "dim"))
 
     def _write(self, text: str) -> None:
         # Past rich, which would turn tabs into spaces.
@@ -108,6 +133,14 @@ class Screen:
 
     def _print(self, text: Text) -> None:
         self._console.print(text, end="")
+
+
+def _progress(event: ToolDeltaEvent) -> str | None:
+    """The line for a tool's progress; None for any other output."""
+    match event.data:
+        case {"done": int() | float() as done, "total": int() | float() as total, **rest}:
+            return f"{one_line(event.tool)}: {done:g} of {total:g} {one_line(str(rest.get('message') or ''))}".rstrip()
+    return None
 
 
 def _line_of(event: AgentEvent) -> Text | None:  # noqa: PLR0911  one return per kind of event

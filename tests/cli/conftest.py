@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import pty
 import signal
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from agentflow.events import decode
+
+ENVIRONMENT = {"PATH": os.environ["PATH"]}  # noqa: TID251  nothing else is passed on
 
 
 @dataclass
@@ -42,6 +45,75 @@ class Command:
         return Finished(self._process.returncode, out.decode(), err.decode())
 
 
+class Terminal:
+    """A person's terminal: what is typed on it, and what it shows."""
+
+    def __init__(self):
+        self._master, self.slave = pty.openpty()
+        self._changed = asyncio.Event()
+        self.shown = ""
+
+    def __enter__(self):
+        asyncio.get_running_loop().add_reader(self._master, self._read)
+        return self
+
+    def __exit__(self, *_):
+        asyncio.get_running_loop().remove_reader(self._master)
+        os.close(self._master)
+        os.close(self.slave)
+
+    def _read(self):
+        self.shown += os.read(self._master, 4096).decode()
+        self._changed.set()
+
+    def type(self, keys):
+        os.write(self._master, keys.encode())
+
+    async def shows(self, words, times=1):
+        while self.shown.count(words) < times:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def ended(process):
+    """End a process that has not ended by itself, as in a test that failed half-way."""
+    if process.returncode is None:
+        process.kill()
+        await process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard():
+    """Processes inherit an ignored Ctrl-C, as a job in the background of a script has it; the tests send some."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def on_terminal(tmp_path):
+    """`async with on_terminal(provider) as (process, terminal)`: a chat that a person types into."""
+
+    @contextlib.asynccontextmanager
+    async def start(provider, **variables):
+        with Terminal() as terminal:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "agentflow", "chat", "--base-url", provider.base_url, "--model", "m"),
+                cwd=tmp_path,
+                env=ENVIRONMENT | {"TERM": "xterm-256color", "HOME": str(tmp_path), **variables},
+                stdin=terminal.slave,
+                stdout=terminal.slave,
+                stderr=terminal.slave,
+                start_new_session=True,
+            )
+            try:
+                yield process, terminal
+            finally:
+                await ended(process)
+
+    return start
+
+
 @pytest.fixture
 def agentflow(tmp_path):
     """`async with agentflow("chat", ...) as command`: started in an empty directory, ended with the test."""
@@ -54,7 +126,7 @@ def agentflow(tmp_path):
             "agentflow",
             *arguments,
             cwd=tmp_path,
-            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **variables},  # noqa: TID251  only PATH is passed on
+            env=ENVIRONMENT | {"HOME": str(tmp_path), **variables},
             stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -62,9 +134,7 @@ def agentflow(tmp_path):
         try:
             yield Command(process)
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.communicate()
+            await ended(process)
 
     return start
 

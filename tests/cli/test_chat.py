@@ -1,6 +1,4 @@
 import asyncio
-import os
-import pty
 import shlex
 import signal
 import sys
@@ -190,6 +188,27 @@ async def test_a_signal_cancels_the_run(agentflow, number, reason):
     assert provider.requests[0].ended == "client_left"
 
 
+async def test_a_ctrl_c_that_was_ignored_at_the_start_stays_ignored(agentflow):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command inherits it
+    async with FakeProvider((text("Long story").steps[0], Stall())) as provider:
+        flags = ("--base-url", provider.base_url, "--model", "m")
+        async with agentflow("chat", "Tell me", "--json", *flags) as command:
+            await provider.received()
+            command.interrupt()
+            command.interrupt(signal.SIGTERM)
+            done = await command.finished()
+    assert done.code == 130
+    assert (last(done).type, last(done).reason) == (EventType.CANCELLED, "shutdown")
+
+
+async def test_a_run_that_does_not_end_in_its_time_has_failed(chat):
+    async with FakeProvider((text("Long story").steps[0], Stall())) as provider:
+        done = await chat(provider, "Tell me", "--json", AGENTFLOW_CHAIN__TIMEOUT="50ms")
+    assert done.code == 1
+    assert (last(done).type, last(done).reason) == (EventType.CANCELLED, "timeout")
+    assert done.err == "agentflow: the run did not end within its time: chain.timeout sets it\n"
+
+
 async def test_a_second_ctrl_c_leaves_whatever_a_tool_does(agentflow, tmp_path):
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     async with FakeProvider(tool_calls(("hold", {}))) as provider:
@@ -226,72 +245,28 @@ async def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path):
             assert (process.returncode, len(out.splitlines()), err) == (130, 1, b"")
 
 
-class Terminal:
-    """A person's terminal: what is typed on it, and what it shows."""
-
-    def __init__(self):
-        self._master, self.slave = pty.openpty()
-        self._changed = asyncio.Event()
-        self.shown = ""
-
-    def __enter__(self):
-        asyncio.get_running_loop().add_reader(self._master, self._read)
-        return self
-
-    def __exit__(self, *_):
-        asyncio.get_running_loop().remove_reader(self._master)
-        os.close(self._master)
-        os.close(self.slave)
-
-    def _read(self):
-        self.shown += os.read(self._master, 4096).decode()
-        self._changed.set()
-
-    def type(self, keys):
-        os.write(self._master, keys.encode())
-
-    async def shows(self, words, times=1):
-        while self.shown.count(words) < times:
-            self._changed.clear()
-            await self._changed.wait()
-
-
-async def on_terminal(provider, terminal, tmp_path, **variables):
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "agentflow", "chat", "--base-url", provider.base_url, "--model", "m"),
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", "HOME": str(tmp_path), **variables},  # noqa: TID251
-        stdin=terminal.slave,
-        stdout=terminal.slave,
-        stderr=terminal.slave,
-        start_new_session=True,
-    )
-
-
-async def test_on_a_terminal_messages_are_asked_for_until_quit(tmp_path):
+async def test_on_a_terminal_messages_are_asked_for_until_quit(on_terminal):
     calls = tool_calls(("calculator", {"expression": "1+1"}))
-    async with FakeProvider(calls, text("It is 2."), status(500), text("Here again.")) as provider:
-        with Terminal() as terminal:
-            process = await on_terminal(provider, terminal, tmp_path)
-            for number, (keys, answer) in enumerate([("1+1?", "It is 2."), ("?", "500"), ("so?", "Here again.")], 1):
-                await terminal.shows("> ", number)
-                terminal.type(f"{keys}\r")
-                await terminal.shows(answer)
-            await terminal.shows("> ", 4)
-            terminal.type("/quit\r")
-            assert await process.wait() == 0
+    scripts = (calls, text("It is 2."), status(500), text("Here again."))
+    async with FakeProvider(*scripts) as provider, on_terminal(provider) as (process, terminal):
+        for number, (keys, answer) in enumerate([("1+1?", "It is 2."), ("?", "500"), ("so?", "Here again.")], 1):
+            await terminal.shows("> ", number)
+            terminal.type(f"{keys}\r")
+            await terminal.shows(answer)
+        await terminal.shows("> ", 4)
+        terminal.type("/quit\r")
+        assert await process.wait() == 0
     assert "\x1b[32m└ calculator" in terminal.shown
     assert provider.requests[-1].body["messages"][0] == {"role": "user", "content": "1+1?"}
 
 
-async def test_no_color_is_respected_and_ctrl_c_at_the_prompt_leaves(tmp_path):
-    async with FakeProvider(tool_calls(("calculator", {"expression": "1+1"})), text("It is 2.")) as provider:
-        with Terminal() as terminal:
-            process = await on_terminal(provider, terminal, tmp_path, NO_COLOR="1")
-            await terminal.shows("> ")
-            terminal.type("1+1?\r")
-            await terminal.shows("> ", 2)
-            process.send_signal(signal.SIGINT)
-            assert await process.wait() == 130
+async def test_no_color_is_respected_and_ctrl_c_at_the_prompt_leaves(on_terminal):
+    scripts = (tool_calls(("calculator", {"expression": "1+1"})), text("It is 2."))
+    async with FakeProvider(*scripts) as provider, on_terminal(provider, NO_COLOR="1") as (process, terminal):
+        await terminal.shows("> ")
+        terminal.type("1+1?\r")
+        await terminal.shows("> ", 2)
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
     assert "\n└ calculator" in terminal.shown
     assert "Traceback" not in terminal.shown

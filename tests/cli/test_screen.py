@@ -11,6 +11,7 @@ from agentflow.events import (
     ModelCompleteEvent,
     RollbackEvent,
     ToolCompleteEvent,
+    ToolDeltaEvent,
     ToolErrorEvent,
     ToolStartEvent,
     WarningEvent,
@@ -27,6 +28,10 @@ def delta(text, **fields):
 
 def complete(result):
     return ToolCompleteEvent(result=result, duration_ms=12.4, **CALL, **COMMON)
+
+
+def piece(data, call_id="c"):
+    return ToolDeltaEvent(data=data, **CALL | COMMON | {"call_id": call_id})
 
 
 def final(finish_reason="stop"):
@@ -115,6 +120,31 @@ def test_a_card_shows_an_error_in_one_line():
         status="error", error=error, result="[error: failed]\nboom", will_retry=True, **CALL, **COMMON
     )
     assert shown(failed) == "└ find (0 ms): [error: failed] boom (tried again)\n"
+
+
+def test_pieces_of_a_tools_output_are_dimmed_and_each_call_has_its_own_lines():
+    pieces = [piece("one "), piece("two"), piece("other", "d"), piece({"row": 1}), delta("Answer.")]
+    assert shown(*pieces) == 'one two\nother\n{"row": 1}\nAnswer.'
+    assert shown(piece("one"), **TERMINAL) == "\x1b[2mone\x1b[0m"
+
+
+def test_progress_is_one_line_that_changes():
+    steps = [piece({"done": done, "total": 10, "message": "rows\n"}) for done in (1, 2.5)]
+    out = shown(*steps, complete("[success]\nok"), **TERMINAL)
+    lines = out.replace("\x1b[2m", "").replace("\x1b[0m", "").splitlines()
+    assert "\rfind: 1 of 10 rows \rfind: 2.5 of 10 row\n" in out.replace("\x1b[2m", "").replace("\x1b[0m", "")
+    assert len(lines) == 4  # splitlines cuts at each \r too
+
+
+def test_only_the_last_state_of_progress_is_written_where_nobody_watches():
+    steps = [piece({"done": done, "total": 10}) for done in range(11)]
+    assert shown(*steps, complete("[success]\nok")) == "find: 10 of 10\n└ find (12 ms): ok\n"
+    assert shown(piece("rows:"), steps[3], piece("more"), final()) == "rows:\nfind: 3 of 10\nmore\n"
+
+
+@pytest.mark.parametrize("data", [{"done": 1}, {"done": "1", "total": 2}, [1, 2], None])
+def test_other_data_is_no_progress(data):
+    assert "of" not in shown(piece(data))
 
 
 def test_other_events_are_a_line_each():
