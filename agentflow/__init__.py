@@ -4,9 +4,9 @@ The names most programs need. Everything else is imported from the module that n
 `agentflow.events`, `agentflow.errors`, `agentflow.operators`, `agentflow.testing` and so on.
 """
 
-from agentflow.agent import Agent, AgentRequest
+from agentflow.agent import Agent
 from agentflow.bus import EventBus
-from agentflow.chain import AgentChain, AgentReply
+from agentflow.chain import AgentChain, AgentReply, AgentRequest
 from agentflow.errors import AgentflowError, ConfigError, RunCancelled, RunFailed, StoreError
 from agentflow.events import AgentEvent, EventType, State
 from agentflow.messages import Message, ToolCall, Usage

@@ -4,27 +4,29 @@ How a run proceeds is in `chain` and `state`; which client a model string means 
 """
 
 import asyncio
-import re
+import inspect
 import secrets
+import threading
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
-import msgspec
 from reactivex import Observable
 
 from agentflow.bus import EventBus
 from agentflow.chain import AgentChain, AgentReply
+from agentflow.chain.output import Output
+from agentflow.chain.request import AgentRequest, Input, RequestFields, request_of
 from agentflow.chain.run import Run
 from agentflow.chain.runtime import RunInfo, Runtime, Transform
-from agentflow.errors import AgentflowError, ConfigError, RequestError, RunNotFoundError
+from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError
 from agentflow.event_log import follow
-from agentflow.events import MAX_EVENT_BYTES, AgentEvent, plain
+from agentflow.events import AgentEvent
 from agentflow.messages import ToolSpec, clean_text
 from agentflow.models.base import ChatModel, FunctionModel, StreamFunction, estimate_tool_tokens
-from agentflow.models.routing import resolve
+from agentflow.models.resilience import RetryPolicy
+from agentflow.models.routing import resolve_chain
 from agentflow.settings import Settings
 from agentflow.state import Limits
 from agentflow.stores.base import SessionKey, Store
@@ -33,45 +35,17 @@ from agentflow.streams import CANCEL_GRACE, Clock, LoopClock, TaskOwner
 from agentflow.tools.pools import Pools
 from agentflow.tools.registry import ToolRegistry
 
-_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_MAX_REQUEST_BYTES = MAX_EVENT_BYTES - 4096  # what the `input` event has room for
 _SHUTDOWN_GRACE = 5.0  # seconds in which ended runs may still write their end
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRequest:
-    """One message to an agent.
+class ModelOptions(TypedDict, total=False):
+    """What a request says beside its messages and tools; see `ModelRequest` for each."""
 
-    An absent, blank or "null" `session_id` means a new session with a UUID. Ids match `[A-Za-z0-9_-]{1,128}`.
-    `model` overrides the agent's own, `metadata` is JSON that goes into the `input` event and the tools' context;
-    `agent` names one of several where a server has them.
-    """
-
-    input: str
-    session_id: str | None = None
-    user_id: str | None = None
-    model: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    agent: str | None = None
-
-    def checked(self) -> "AgentRequest":
-        """The request with its session id settled. Raises `RequestError` naming what is wrong."""
-        if not isinstance(self.input, str):
-            raise RequestError(f"the input must be a text, not {type(self.input).__name__}")
-        if not isinstance(self.metadata, Mapping):
-            raise RequestError(f"metadata must be a mapping, not {type(self.metadata).__name__}")
-        text, metadata = clean_text(self.input), plain(self.metadata)
-        if len(msgspec.json.encode((text, metadata))) > _MAX_REQUEST_BYTES:
-            raise RequestError(f"input and metadata are over {_MAX_REQUEST_BYTES} bytes of JSON; send less")
-        session_id = self.session_id
-        if session_id is None or (isinstance(session_id, str) and session_id.strip().lower() in ("", "null")):
-            session_id = str(uuid.uuid4())
-        for name, value in (("session_id", session_id), ("user_id", self.user_id)):
-            if value is not None and not (isinstance(value, str) and _ID.fullmatch(value)):
-                raise RequestError(
-                    f"{name} {str(value)[:140]!r} is not an id: 1 to 128 letters, digits, hyphens and underscores"
-                )
-        return replace(self, input=text, session_id=session_id, metadata=metadata)
+    seed: int
+    stop: tuple[str, ...]
+    tool_choice: str
+    parallel_tool_calls: bool
+    extra_body: dict[str, Any]
 
 
 class Agent:
@@ -80,8 +54,10 @@ class Agent:
     `model` is a model string (see README), any `ChatModel`, or a bare async generator function; None takes the
     configured default. `base_url` and `api_key` point a model string at an OpenAI-compatible server. `tools` are
     functions, objects with decorated methods, or anything with `name, description, parameters, execute`.
-    `transforms` see each event before it counts and may change its text. Agents of one app share `store` and `bus`
-    by passing them in; who made them closes them.
+    `transforms` see texts before they count and may change them (README says which). `output` is a type that
+    pydantic knows: the answer must be its JSON, is corrected once, and is then `reply.output`. `degraded` is the
+    answer when every model has failed, instead of a failed run. Agents of one app share `store` and `bus` by passing
+    them in; who made them closes them.
 
     Constructing opens nothing; a wrong model or a missing key is told by the first `stream()`, `start()` or
     `chat()` as `ConfigError`. Use it as `async with`, or call `aclose()`.
@@ -99,6 +75,9 @@ class Agent:
         api_key: str | None = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        model_options: ModelOptions | None = None,
+        output: Any = None,
+        degraded: str | None = None,
         max_iterations: int | None = None,
         timeout: float | None = None,
         transforms: Sequence[Transform] = (),
@@ -107,6 +86,10 @@ class Agent:
         settings: Settings | None = None,
         clock: Clock | None = None,
     ) -> None:
+        if not isinstance(name, str) or not name.strip() or clean_text(name) != name:
+            raise ConfigError(f"an agent's name must be a text, not {name!r}")
+        if inspect.iscoroutinefunction(model):
+            raise ConfigError(f"the model {model.__name__!r} must be an async generator: it has to yield ModelChunk")
         self.name = name
         self.description = description
         self.tools = ToolRegistry(tools)
@@ -115,17 +98,24 @@ class Agent:
         self._owns_store = store is None
         self._model = model
         self._address = (base_url, api_key)
-        self._models: dict[str | None, ChatModel] = {}
+        self._models: dict[str | None, tuple[ChatModel, ...]] = {}
         self._given_settings = settings
-        self._given = (instructions, temperature, max_tokens, max_iterations, timeout, tuple(transforms), clock)
+        self._options = {"temperature": temperature, "max_tokens": max_tokens, **_checked_options(model_options)}
+        self._output = Output(output) if output is not None else None
+        self._given = (instructions, degraded, max_iterations, timeout, tuple(transforms), clock)
         self._runtime: Runtime | None = None
         self._specs: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._runs: dict[str, Run] = {}
         self._closed = False
+        self._alone = threading.Lock()  # one chat_sync at a time: each has a loop of its own
 
     # -- running -----------------------------------------------------------------------------------------
 
-    def stream(self, input: str | AgentRequest, **fields: Any) -> AgentChain:  # noqa: A002  the request's own name
+    def stream(
+        self,
+        input: Input | AgentRequest,  # noqa: A002  the request's own name
+        **fields: Unpack[RequestFields],
+    ) -> AgentChain:
         """A chain for one message; nothing happens until its first consumer.
 
         Takes a text and the fields of `AgentRequest`, or a request. Raises `ConfigError` and `RequestError` here,
@@ -133,29 +123,47 @@ class Agent:
         """
         return AgentChain(self._new_run(input, fields), self._ready().owner)
 
-    def start(self, input: str | AgentRequest, **fields: Any) -> AgentChain:  # noqa: A002  the request's own name
+    def start(
+        self,
+        input: Input | AgentRequest,  # noqa: A002  the request's own name
+        **fields: Unpack[RequestFields],
+    ) -> AgentChain:
         """Like `stream`, but begins at once and goes on without any consumer. Needs the running loop."""
         run = self._new_run(input, fields)
         run.detached = True
         run.start()
         return AgentChain(run, self._ready().owner)
 
-    async def chat(self, input: str | AgentRequest, **fields: Any) -> AgentReply:  # noqa: A002  the request's own name
+    async def chat(
+        self,
+        input: Input | AgentRequest,  # noqa: A002  the request's own name
+        **fields: Unpack[RequestFields],
+    ) -> AgentReply:
         """The whole answer. Raises `RunFailed` or `RunCancelled`; cancelling the call cancels the run."""
         return await self.stream(input, **fields).reply()
 
-    def chat_sync(self, input: str | AgentRequest, **fields: Any) -> AgentReply:  # noqa: A002  the request's own name
+    def chat_sync(
+        self,
+        input: Input | AgentRequest,  # noqa: A002  the request's own name
+        **fields: Unpack[RequestFields],
+    ) -> AgentReply:
         """`chat()` for scripts: runs an event loop of its own. Refuses inside a running one.
 
-        Connections are closed before it returns; sessions stay, so the next call goes on with the conversation.
+        Connections are closed before it returns; sessions stay, so the next call goes on with the conversation. Calls
+        from several threads run one after another.
         """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self._chat_alone(input, fields))
+            with self._alone:
+                if self._runs:
+                    raise AgentflowError(
+                        f"agent {self.name!r} has runs in another event loop; use `await agent.chat(...)` there"
+                    ) from None
+                return asyncio.run(self._chat_alone(input, fields))
         raise RuntimeError("chat_sync() would block the running event loop; use `await agent.chat(...)`")
 
-    async def _chat_alone(self, input: str | AgentRequest, fields: dict[str, Any]) -> AgentReply:  # noqa: A002
+    async def _chat_alone(self, input: Input | AgentRequest, fields: RequestFields) -> AgentReply:  # noqa: A002
         try:
             return await self.chat(input, **fields)
         finally:
@@ -208,38 +216,35 @@ class Agent:
 
     @property
     def abandoned(self) -> int:
-        """Tool and model calls left behind: their thread or task went on after their time or their run was over."""
-        return self._runtime.pools.abandoned + self._runtime.owner.abandoned if self._runtime is not None else 0
+        """Tool and model calls ever left behind: their thread or task went on when their time or run was over."""
+        return self._runtime.pools.left + self._runtime.owner.abandoned if self._runtime is not None else 0
 
     async def _close_connections(self, *models: object) -> None:
         """Let runs write their end, then close what belongs to this event loop: the agent's models and `models`."""
         if self._runtime is not None:
             await self._runtime.owner.drain(_SHUTDOWN_GRACE)
             await self._runtime.owner.aclose(CANCEL_GRACE)
-        for model in (*self._models.values(), *models):
+        own = [model for chain in self._models.values() for model in chain]
+        self._models.clear()
+        for model in (*own, *models):
             close = getattr(model, "aclose", None)
             if close is not None:
                 await close()
-        self._models.clear()
 
     # -- making runs -------------------------------------------------------------------------------------
 
-    def _new_run(self, input: str | AgentRequest, fields: dict[str, Any]) -> Run:  # noqa: A002
+    def _new_run(self, input: Input | AgentRequest, fields: RequestFields) -> Run:  # noqa: A002
         if self._closed:
             raise AgentflowError(f"agent {self.name!r} is closed")
-        if isinstance(input, AgentRequest):
-            if fields:
-                raise RequestError(f"give {', '.join(sorted(fields))} in the AgentRequest, not beside it")
-            request = input.checked()
-        else:
-            request = _request(input, fields).checked()
+        request = request_of(input, fields)
         info = RunInfo(
             run_id=str(uuid.uuid4()),
             session=SessionKey(request.session_id or "", request.user_id),
             trace_id=secrets.token_hex(16),
             path=(self.name,),
-            text=request.input,
-            model=self._resolve(request.model),
+            text=request.text,
+            content=request.input,
+            models=self._resolve(request.model),
             model_name=request.model or (self._model if isinstance(self._model, str) else ""),
             metadata=request.metadata,
         )
@@ -253,14 +258,14 @@ class Agent:
     def _ended(self, run: Run) -> None:
         self._runs.pop(run.info.run_id, None)
 
-    def _resolve(self, asked: str | None) -> ChatModel:
-        """The model for a request, kept for the next one that asks for it."""
+    def _resolve(self, asked: str | None) -> tuple[ChatModel, ...]:
+        """The models to try for a request, kept for the next one that asks for the same."""
         if asked is None and self._model is not None and not isinstance(self._model, str):
-            return self._model if isinstance(self._model, ChatModel) else FunctionModel(self._model)
+            return (self._model if isinstance(self._model, ChatModel) else FunctionModel(self._model),)
         name = asked if asked is not None else (self._model if isinstance(self._model, str) else None)
         if name not in self._models:
             base_url, api_key = self._address
-            self._models[name] = resolve(name, self._settings(), base_url=base_url, api_key=api_key)
+            self._models[name] = tuple(resolve_chain(name, self._settings(), base_url=base_url, api_key=api_key))
         return self._models[name]
 
     def _settings(self) -> Settings:
@@ -275,7 +280,7 @@ class Agent:
         return self._runtime
 
     def _make_runtime(self, settings: Settings) -> Runtime:
-        instructions, temperature, max_tokens, max_iterations, timeout, transforms, clock = self._given
+        instructions, degraded, max_iterations, timeout, transforms, clock = self._given
         if max_iterations is not None and max_iterations < 1:
             raise ConfigError(f"max_iterations is {max_iterations}; an agent needs at least one model round")
         pools = Pools({name: (pool.size, pool.queue) for name, pool in settings.pools.items()})
@@ -294,15 +299,23 @@ class Agent:
             limits=Limits(
                 max_iterations=max_iterations or settings.chain.max_iterations,
                 max_parallel_tools=settings.chain.max_parallel_tools,
+                degraded=settings.model.degraded if degraded is None else degraded,
             ),
             timeout=settings.chain.timeout if timeout is None else timeout,
             window=settings.flow.window_ms / 1000,
             max_batch_bytes=settings.flow.max_bytes,
             run_log_bytes=settings.limits.run_log_bytes,
-            temperature=settings.model.temperature if temperature is None else temperature,
-            max_tokens=settings.model.max_tokens if max_tokens is None else max_tokens,
+            request_options=self._request_options(settings),
+            retries=RetryPolicy(**dict(settings.model.retries)),
+            output=self._output,
             transforms=transforms,
         )
+
+    def _request_options(self, settings: Settings) -> dict[str, Any]:
+        defaults = {"temperature": settings.model.temperature, "max_tokens": settings.model.max_tokens}
+        given = {name: value for name, value in self._options.items() if value is not None}
+        form = {"response_format": self._output.schema} if self._output is not None else {}
+        return defaults | form | given
 
     def _describe_tools(self) -> tuple[tuple[ToolSpec, ...], int]:
         specs = self.tools.specs()
@@ -311,9 +324,9 @@ class Agent:
         return self._specs
 
 
-def _request(text: str, fields: dict[str, Any]) -> AgentRequest:
-    try:
-        return AgentRequest(text, **fields)
-    except TypeError as error:
-        known = ", ".join(name for name in AgentRequest.__dataclass_fields__ if name != "input")
-        raise RequestError(f"{error}; a request has the fields {known}") from None
+def _checked_options(options: ModelOptions | None) -> dict[str, Any]:
+    unknown = set(options or {}) - set(ModelOptions.__annotations__)
+    if unknown:
+        known = ", ".join(ModelOptions.__annotations__)
+        raise ConfigError(f"model_options has no {', '.join(sorted(unknown))}; it has {known}")
+    return dict(options or {})

@@ -10,6 +10,7 @@ AgentflowError                  kind
 │   ├── ModelRateLimitError     rate_limit
 │   ├── ModelStatusError        status
 │   ├── ModelProtocolError      protocol
+│   ├── ModelOutputError        output
 │   └── ModelTruncatedError     truncated
 ├── ToolError                   tool
 │   ├── ToolNotFoundError       not_found
@@ -106,6 +107,12 @@ class ModelProtocolError(ModelError):
     """The reply is not what the protocol allows: bytes that do not decode, a body of the wrong type."""
 
     kind = "protocol"
+
+
+class ModelOutputError(ModelError):
+    """The answer does not have the form that `Agent(output=...)` asks for, also after one correction."""
+
+    kind = "output"
 
 
 class ModelTruncatedError(ModelError):

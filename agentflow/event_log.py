@@ -36,6 +36,7 @@ class Reader:
         """The next events, at least one; none only when the run has ended and all of it was read."""
         if not self._known:
             await self._check_known()
+        waited = False
         while not self._ended:
             events = await self._log.read(self._run_id, self.after, PAGE)
             if events:
@@ -43,8 +44,15 @@ class Reader:
                 self._ended = events[-1].type in TERMINAL_TYPES
                 return events
             self._ended = await self._has_ended()
-            if not self._ended:
-                await (self._log.wait(self._run_id, self.after) if self._wait is None else self._wait(self.after))
+            if self._ended:
+                break
+            if self._wait is None:
+                await self._log.wait(self._run_id, self.after)
+                continue
+            if waited:  # the writer says that there is more, and the log does not have it
+                raise RunNotFoundError(f"the log of run {self._run_id!r} is not in its store any more")
+            await self._wait(self.after)
+            waited = True
         return ()
 
     async def _check_known(self) -> None:

@@ -76,9 +76,10 @@ class ModelSettings(_Section):
     """Which model is used and how long it may take; the times are in seconds.
 
     `allowed` are patterns such as "openai/*" for what model strings may come to, aliases resolved; empty allows all.
-    `local_path` is a GGUF file that the local model uses instead of its own. `connect_timeout` is for one attempt to
-    connect, `first_byte_timeout` from the request to the first byte of the reply, `idle_timeout` between two pieces
-    of it, `total_timeout` for the whole call.
+    `degraded` is what a user is told when every model has failed, "" for a failed run. `local_path` is a GGUF file
+    that the local model uses instead of its own. `connect_timeout` is for one attempt to connect,
+    `first_byte_timeout` from the request to the first byte of the reply, `idle_timeout` between two pieces of it,
+    `total_timeout` for the whole call.
     """
 
     default: str | None = None
@@ -87,6 +88,7 @@ class ModelSettings(_Section):
     temperature: float | None = None
     max_tokens: Count | None = None
     local_path: Path | None = None
+    degraded: str = ""
     connect_timeout: Duration = 5.0
     first_byte_timeout: Duration = 30.0
     idle_timeout: Duration = 30.0

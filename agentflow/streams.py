@@ -212,8 +212,13 @@ class _Pump(Generic[T]):
         self._stopped = True
         # Disposed from within its own on_next (take, first): `_next` tells the loop below to leave.
         # A task that cancelled itself there would run on until its next await.
-        if self._task is not None and not self._calling:
+        if self._task is None or self._calling:
+            return
+        loop = self._task.get_loop()
+        if _running_loop() is loop:
             self._task.cancel()
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(self._task.cancel)
 
     async def _run(self) -> None:
         try:

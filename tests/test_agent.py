@@ -65,7 +65,7 @@ def test_an_id_that_is_none_is_refused_by_name_before_anything_begins(field, bad
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"input": 5}, "the input must be a text, not int"),
+        ({"input": 5}, "the input must be a text, or a tuple"),
         ({"input": "hi", "metadata": [1]}, "metadata must be a mapping, not list"),
         ({"input": "hi", "sesion_id": "s"}, "sesion_id"),
     ],
@@ -193,33 +193,39 @@ async def test_cancelling_a_line_in_any_order_leaves_the_session_free(order):
         assert (await last.reply()).text == "answer to last"
 
 
-@pytest.mark.virtual_time
-async def test_a_tool_that_calls_its_own_session_waits_until_its_time_is_over():
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_tool_that_calls_its_own_session_is_refused_at_once_since_it_would_wait_for_itself(blocking):
     agents = []
 
     async def ask_again() -> str:
         return (await agents[0].chat("again", session_id="s")).text
 
-    model = ScriptedModel([call("ask_again")], "done")
-    async with Agent(model=model, tools=[ask_again]) as agent:
+    def ask_again_blocking() -> str:
+        return agents[1].chat_sync("again", session_id="s").text
+
+    used = ask_again_blocking if blocking else ask_again
+    async with (
+        Agent(model=ScriptedModel([call(used.__name__)], "done", "again"), tools=[used]) as agent,
+        Agent(model=ScriptedModel("other"), store=InMemoryStore()) as other,
+    ):
+        agents += [agent, other]
+        reply = await agent.chat("hello", session_id="s")
+        (record,) = reply.tools
+        assert (record.status, reply.text) == ("error", "done")
+        assert "would wait for itself" in record.result
+        assert (await agent.chat("and now?", session_id="s")).text == "again"
+
+
+async def test_a_tool_may_call_its_agent_in_another_session():
+    agents = []
+
+    async def ask_aside() -> str:
+        return (await agents[0].chat("aside")).text
+
+    async with Agent(model=ScriptedModel([call("ask_aside")], "aside answer", "done"), tools=[ask_aside]) as agent:
         agents.append(agent)
         reply = await agent.chat("hello", session_id="s")
-        assert [record.status for record in reply.tools] == ["timeout"]
-        assert (reply.text, asyncio.get_running_loop().time()) == ("done", 30.0)
-
-
-async def test_a_tool_that_calls_its_own_session_can_be_cancelled():
-    agents = []
-
-    async def ask_again() -> str:
-        return (await agents[0].chat("again", session_id="s")).text
-
-    async with Agent(model=ScriptedModel([call("ask_again")], "done"), tools=[ask_again]) as agent:
-        agents.append(agent)
-        chain = agent.start("hello", session_id="s")
-        await turns()
-        chain.cancel()
-        assert (await chain).reason == "user"
+        assert (reply.tools[0].result, reply.text) == ("[success]\naside answer", "done")
 
 
 async def test_fifty_users_at_once_never_see_each_others_values():

@@ -23,6 +23,7 @@ def test_the_kinds_of_the_contract_are_there_and_leaves_of_a_branch_differ():
         "ModelRateLimitError": "rate_limit",
         "ModelStatusError": "status",
         "ModelProtocolError": "protocol",
+        "ModelOutputError": "output",
         "ModelTruncatedError": "truncated",
         "ToolError": "tool",
         "ToolNotFoundError": "not_found",

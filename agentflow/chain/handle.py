@@ -4,6 +4,7 @@ It looks at a run and controls it; it holds no events itself. Every consumer rea
 beginning.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -33,7 +34,12 @@ from agentflow.streams import TaskOwner, pump
 
 @dataclass(frozen=True, slots=True)
 class AgentReply:
-    """A whole answer. `pending` holds what a suspended run waits for; `text` is then what there is so far."""
+    """A whole answer.
+
+    `output` is the answer as an object of the type that `Agent(output=...)` asks for. The `result` of each of `tools`
+    is what the model got, its first line the status. `pending` holds what a suspended run waits for; `text` is then
+    what there is so far.
+    """
 
     text: str
     usage: Usage
@@ -42,6 +48,7 @@ class AgentReply:
     run_id: str
     state: State
     pending: tuple[QuestionEvent | ApprovalEvent, ...] = ()
+    output: Any = None
 
 
 class AgentChain(Observable[AgentEvent]):
@@ -128,7 +135,10 @@ class AgentChain(Observable[AgentEvent]):
         try:
             terminal = await self._agent_run.ended(or_suspended=True)
             if isinstance(terminal, FinalEvent):
+                output = self._agent_run.output
+                wanted = output is not None and terminal.finish_reason == "stop"
                 return AgentReply(
+                    output=output.parse(terminal.text) if output is not None and wanted else None,
                     text=terminal.text,
                     usage=terminal.usage,
                     tools=terminal.tools,
@@ -242,22 +252,24 @@ class EventIterator:
     async def __anext__(self) -> AgentEvent:
         if self._consumer is None and not self._closed:
             self._consumer = self._join()
-        if self._closed or self._position == len(self._page):
-            await self._turn_page()
+        try:
+            while not self._closed and self._position == len(self._page):
+                self._page, self._position = await self._reader.page(), 0
+                self._closed = not self._page
+        except asyncio.CancelledError:
+            # A cancelled wait is not leaving: a heartbeat asks again. But where it was the consumer's task that was
+            # cancelled, the traceback must not keep this object alive, for to drop it is to leave.
+            del self
+            raise
+        except Exception:
+            self._leave()
+            raise
+        if self._closed:
+            self._leave()
+            raise StopAsyncIteration
         event = self._page[self._position]
         self._position += 1
         return event
-
-    async def _turn_page(self) -> None:
-        if not self._closed:
-            try:
-                self._page, self._position = await self._reader.page(), 0
-            except BaseException:  # also a cancelled wait: whoever stops reading has left
-                self._leave()
-                raise
-        if self._closed or not self._page:
-            self._leave()
-            raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Leave the chain."""

@@ -12,6 +12,9 @@ from agentflow.events import MAX_ANSWER_BYTES, MAX_DELTA_BYTES
 from agentflow.messages import Usage, clean_text
 from agentflow.models.base import CallRequest, ModelChunk, estimate_tokens
 
+MAX_CALLS = 128  # in one reply
+MAX_CALL_BYTES = 1024 * 1024  # of names and arguments in one reply
+
 
 class Reply:
     """A model's reply as far as it has come. `full` once it is cut at 512 KiB of encoded text."""
@@ -21,7 +24,9 @@ class Reply:
         self.first_chunk: float | None = None
         self.texts: list[str] = []
         self._room = MAX_ANSWER_BYTES  # of encoded text that is left
+        self._room_for_calls = MAX_CALL_BYTES
         self.full = False
+        self.whole = False  # its `model_complete` is on its way
         self.calls: list[CallRequest] = []
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
@@ -39,9 +44,17 @@ class Reply:
 
     def take(self, chunk: ModelChunk) -> None:
         """What the chunk says besides its text."""
-        self.calls.extend(chunk.calls)
-        self.finish_reason = chunk.finish_reason or self.finish_reason
-        self.usage = chunk.usage or self.usage
+        for call in chunk.calls:
+            self._room_for_calls -= len(checked(call.name, "tool name")) + len(checked(call.arguments, "call"))
+            self.calls.append(call)
+        if len(self.calls) > MAX_CALLS or self._room_for_calls < 0:
+            raise ModelProtocolError(
+                f"the model made more than {MAX_CALLS} calls, or calls of more than 1 MiB, at once"
+            )
+        if chunk.finish_reason:
+            self.finish_reason = checked(chunk.finish_reason, "finish reason")
+        if chunk.usage is not None:
+            self.usage = _checked_usage(chunk.usage)
         self.provider_data = chunk.provider_data or self.provider_data
 
     def estimated_usage(self, input_tokens: int) -> Usage:
@@ -54,6 +67,18 @@ def checked(value: Any, what: str) -> str:
     """`value` as the text it has to be; raises `ModelProtocolError`, since a model of the user's may give anything."""
     if not isinstance(value, str):
         raise ModelProtocolError(f"the model gave a {what} of type {type(value).__name__}, expected str")
+    return value
+
+
+def checked_count(value: Any) -> int:
+    """How many pieces a chunk joins; 1 for what is no such number."""
+    return value if type(value) is int and value >= 0 else 1
+
+
+def _checked_usage(value: Any) -> Usage:
+    counts = (getattr(value, "input_tokens", None), getattr(value, "output_tokens", None))
+    if not isinstance(value, Usage) or not all(type(count) is int and count >= 0 for count in counts):
+        raise ModelProtocolError(f"the model gave a usage that is none: {str(value)[:100]}; expected Usage with counts")
     return value
 
 

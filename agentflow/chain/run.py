@@ -9,10 +9,12 @@ import logging
 from collections.abc import Callable
 from typing import get_args
 
+from agentflow.chain.output import Output
 from agentflow.chain.performer import Performer
 from agentflow.chain.runtime import RunInfo, Runtime
+from agentflow.chain.tool_calls import SESSIONS_IN_USE
 from agentflow.chain.writer import Ending
-from agentflow.errors import AgentflowError, RequestError, StoreError
+from agentflow.errors import AgentflowError, RequestError, SessionBusyError, StoreError
 from agentflow.event_log import Reader
 from agentflow.events import CancelReason, InputEvent, State, TerminalEvent, plain
 from agentflow.messages import Message
@@ -82,6 +84,11 @@ class Run:
         return self._writer.terminal
 
     @property
+    def output(self) -> Output | None:
+        """The form that the answer must have."""
+        return self._runtime.output
+
+    @property
     def chain_state(self) -> ChainState:
         """What is known of the root chain."""
         return self._writer.state.root
@@ -123,6 +130,11 @@ class Run:
         """Begin, once. Needs the running loop."""
         if self._inbox is not None:
             return
+        if self.info.session in SESSIONS_IN_USE.get():
+            raise SessionBusyError(
+                f"session {self.info.session.session_id!r} is held by the run that called this tool, which would wait "
+                "for itself; leave session_id out, or use another"
+            )
         loop = asyncio.get_running_loop()
         self._on_start(self)
         self._inbox = Inbox(loop, self._receive)
@@ -131,7 +143,7 @@ class Run:
             self._writer.post(Ending(reason=self._cancelled_before))
             return
         self._timer = self._runtime.clock.call_later(self._runtime.timeout, lambda: self._receive("timeout"))
-        self._performer.tasks.spawn(self._open(), name=f"agentflow opening {self.info.run_id}")
+        self._performer.work.spawn(self._open, "opening")
 
     def cancel(self, reason: CancelReason = "user") -> None:
         """End the run: at once on the loop's thread, as soon as the loop comes to it from another. Idempotent."""
@@ -156,6 +168,7 @@ class Run:
         """Get hold of the session, then put in the user's message."""
         try:
             session = await self._runtime.store.open_session(self.info.session, self.info.run_id)
+            history = _history(session)
         except AgentflowError as error:
             self._writer.stop(error)
             return
@@ -167,8 +180,8 @@ class Run:
         if self._writer.ending:  # the store lost the cancel, and so came by the session after all
             await self._runtime.store.close_session(self.info.session, self.info.run_id, None)
             return
-        self._performer.begin(_history(session))
-        self._performer.post(
+        self._performer.begin(history)
+        self._performer.work.post(
             InputEvent(
                 text=self.info.text,
                 user_id=self.info.session.user_id,
@@ -184,13 +197,13 @@ class Run:
         """The run has its end, or its writer had to stop: let go of everything."""
         if self._timer is not None:
             self._timer.cancel()
-        self._performer.close()
-        if len(self._performer.tasks):
+        self._performer.work.close()
+        if len(self._performer.work.tasks):
             self._runtime.owner.spawn(self._clear(), name=f"agentflow end of {self.info.run_id}")
         self._on_closed(self)
 
     async def _clear(self) -> None:
-        self._runtime.owner.abandoned += await self._performer.tasks.aclose(_GRACE)
+        self._runtime.owner.abandoned += await self._performer.work.tasks.aclose(_GRACE)
 
 
 def _history(session: Session) -> tuple[Message, ...]:

@@ -1,13 +1,18 @@
 """What an agent lends to its runs, and what makes one run that run. Plain data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
+
 from agentflow.bus import EventBus
+from agentflow.chain.output import Output
+from agentflow.chain.request import Input
 from agentflow.events import AgentEvent
-from agentflow.messages import ToolSpec
+from agentflow.messages import ImagePart, Message, TextPart, ToolSpec
 from agentflow.models.base import ChatModel
+from agentflow.models.resilience import RetryPolicy
 from agentflow.operators import MAX_BATCH_BYTES, WINDOW_SECONDS
 from agentflow.state import Limits
 from agentflow.stores.base import SessionKey, Store
@@ -22,8 +27,9 @@ Transform: TypeAlias = Callable[[AgentEvent], AgentEvent]
 class Runtime:
     """Shared by all runs of one agent. `owner` owns the tasks that outlive a run's own, such as its writer.
 
-    `timeout` is in seconds, for a whole run; `run_log_bytes` bounds the encoded events of one run.
-    `describe_tools` gives the tools as a model sees them and the estimate of their tokens.
+    `timeout` is in seconds, for a whole run; `run_log_bytes` bounds the encoded events of one run. `request_options`
+    are the fields of a `ModelRequest` besides messages and tools. `describe_tools` gives the tools as a model sees
+    them and the estimate of their tokens.
     """
 
     name: str
@@ -40,21 +46,26 @@ class Runtime:
     window: float = WINDOW_SECONDS
     max_batch_bytes: int = MAX_BATCH_BYTES
     run_log_bytes: int = 16 * 1024 * 1024
-    temperature: float | None = None
-    max_tokens: int | None = None
+    request_options: Mapping[str, Any] = field(default_factory=dict)
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    output: Output | None = None
     transforms: tuple[Transform, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """One run: who asked what, of which model. The root chain's id is the run's."""
+    """One run: who asked what of which models, tried in turn; `text` is the words of `content`.
+
+    The root chain's id is the run's.
+    """
 
     run_id: str
     session: SessionKey
     trace_id: str
     path: tuple[str, ...]
     text: str
-    model: ChatModel
+    content: Input
+    models: tuple[ChatModel, ...]
     model_name: str
     metadata: dict[str, Any]
 
@@ -67,3 +78,18 @@ class RunInfo:
             "path": self.path,
             "trace_id": self.trace_id,
         }
+
+    def with_pictures(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The messages of this turn, whose first has the pictures that events do not hold.
+
+        Where a transform changed the words, these stand before the pictures: what it hid must not come back.
+        """
+        if isinstance(self.content, str) or not messages:
+            return messages
+        said = messages[0].text
+        parts = (
+            self.content
+            if said == self.text
+            else (TextPart(said), *(p for p in self.content if isinstance(p, ImagePart)))
+        )
+        return (msgspec.structs.replace(messages[0], content=parts), *messages[1:])

@@ -12,35 +12,30 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from agentflow.chain.runtime import RunInfo, Runtime
+from agentflow.chain.transforms import Transforms
 from agentflow.errors import AgentflowError, InvalidTransition, StoreError, TransformError
 from agentflow.events import (
-    MAX_DELTA_BYTES,
-    MAX_EVENT_BYTES,
-    MAX_RESULT_BYTES,
     TERMINAL_TYPES,
     AgentEvent,
     CancelledEvent,
     CancelReason,
     ErrorInfo,
     Event,
-    EventType,
     FailedEvent,
     RunError,
     StateEvent,
     TerminalEvent,
-    ToolCompleteEvent,
     ToolErrorEvent,
     ToolStartEvent,
     encode,
-    plain,
     stamp,
 )
-from agentflow.messages import Usage, clean_text, unpaired
+from agentflow.messages import Usage, unpaired
 from agentflow.state import Call, Command, RunState, kept_messages, reduce
 from agentflow.stores.base import Turn
 
@@ -49,16 +44,6 @@ logger = logging.getLogger(__name__)
 Action: TypeAlias = Callable[[], None]
 
 MAX_WAITING = 1000  # events in the inbox over which producers are asked to wait
-
-# What a transform may change; everything else of an event is the machine's.
-_CHANGEABLE: Final = {
-    EventType.INPUT: "text",
-    EventType.DELTA: "text",
-    EventType.TOOL_DELTA: "data",
-    EventType.TOOL_COMPLETE: "result",
-    EventType.TOOL_ERROR: "result",
-    EventType.SUMMARY: "text",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +92,9 @@ class Writer:
         self._info = info
         self._commands = commands
         self._on_closed = on_closed
+        self._transforms = Transforms(runtime.transforms)
         self._inbox: deque[AgentEvent | Ending] = deque()
-        self._followers: list[asyncio.Future[None]] = []
+        self._followers: set[asyncio.Future[None]] = set()
         self._writing = False
         self._ending = False
         self._bytes = 0
@@ -153,32 +139,48 @@ class Writer:
             self._runtime.owner.spawn(self._write(), name=f"agentflow writer {self._info.run_id}")
 
     def stop(self, error: Exception) -> None:
-        """Give up: the run stays open in the log, and whoever waits for it here gets `error`."""
+        """Give up: the run stays open in the log, and whoever waits for it here gets `error`.
+
+        Its session is freed as far as that can be done. Nothing recovers an open run yet, and one that nobody will
+        ever end must not keep its user out.
+        """
         if self.closed:
             return
         self.broken = error
         self._inbox.clear()
         self._wake()
         self._on_closed()
+        if not asyncio.get_running_loop().is_closed():
+            self._runtime.owner.spawn(self._free_session(), name=f"agentflow freeing {self._info.run_id}")
+
+    async def _free_session(self) -> None:
+        try:
+            await self._runtime.store.close_session(self._info.session, self._info.run_id, None)
+        except Exception:
+            logger.exception("session %s stays held by run %s", self._info.session.session_id, self._info.run_id)
 
     async def wait(self, after: int) -> None:
         """Return once there is an event after `after`, or the run has ended. Raises what stopped the writer."""
         while self.seq <= after and self.terminal is None:
             if self.broken is not None:
-                raise self.broken
-            follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._followers.append(follower)
-            await follower
+                raise self.broken.with_traceback(None)
+            await self._next_acceptance()
 
     async def accepted(self) -> None:
         """Return once something more was accepted, or nothing can be any more."""
         if not self.closed:
-            follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._followers.append(follower)
+            await self._next_acceptance()
+
+    async def _next_acceptance(self) -> None:
+        follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._followers.add(follower)
+        try:
             await follower
+        finally:
+            self._followers.discard(follower)
 
     def _wake(self) -> None:
-        followers, self._followers = self._followers, []
+        followers, self._followers = self._followers, set()
         for follower in followers:
             if not follower.done():
                 follower.set_result(None)
@@ -189,16 +191,17 @@ class Writer:
         try:
             while self._inbox and not self.closed:
                 await self._write_batch()
-        except asyncio.CancelledError:
-            self.stop(StoreError(f"run {self._info.run_id!r}: its writer was stopped; the run is open in the log"))
-            raise
         except AgentflowError as error:
             self.stop(error)
-        except Exception as error:
-            logger.exception("run %s: its writer failed", self._info.run_id)
+        except BaseException as error:
+            # A store of the user's may raise anything, and whatever it is, nobody else will end this run.
+            if not isinstance(error, asyncio.CancelledError):
+                logger.exception("run %s: its writer failed", self._info.run_id)
             failure = StoreError(f"run {self._info.run_id!r} could not be written: {error!r}")
             failure.__cause__ = error
             self.stop(failure)
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._writing = False
 
@@ -224,6 +227,11 @@ class Writer:
                 self._fold(draft, item)
         except TransformError as error:
             self._end(draft, Ending(error=RunError(kind=error.kind, message=str(error))))
+        except Exception as error:
+            # A fault of ours or of what we were given. The user is owed an end, and we are owed the traceback.
+            logger.exception("run %s: it ends, since %r could not be taken", self._info.run_id, type(item).__name__)
+            message = f"an internal error ended the run: {type(error).__name__}"
+            self._end(draft, Ending(error=RunError(kind="internal", message=message)))
 
     def _fold(self, draft: _Draft, event: AgentEvent) -> None:
         """Take an event and all that follows from it without an await, in order."""
@@ -231,7 +239,7 @@ class Writer:
         while work:
             item = work.popleft()
             if isinstance(item, Event):
-                work.extend(self._reduce(draft, self._transform(item)))
+                work.extend(self._reduce(draft, self._transforms.apply(item)))
                 continue
             events, action = self._commands.prepare(item, draft.state)
             work.extendleft(reversed(events))
@@ -269,14 +277,6 @@ class Writer:
         stamp(event, self.seq + len(draft.events) + 1, draft.ts)
         draft.events.append(event)
         draft.size += len(encode(event))
-
-    def _transform(self, event: AgentEvent) -> AgentEvent:
-        field = _CHANGEABLE.get(event.type)
-        if field is None:
-            return event
-        for transform in self._runtime.transforms:
-            event = _apply(transform, event, field)
-        return event
 
     # -- the end -----------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Writer:
 
     async def _keep_turn(self, draft: _Draft) -> None:
         """Store the turn and free the session, before the terminal event can be seen: the one write point."""
-        messages = kept_messages(draft.state.root)
+        messages = self._info.with_pictures(kept_messages(draft.state.root))
         turn = None
         if messages:
             fault = unpaired(messages)
@@ -375,38 +375,3 @@ def readable(raw_arguments: str) -> dict[str, Any] | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _apply(transform: Callable[[AgentEvent], AgentEvent], event: AgentEvent, field: str) -> AgentEvent:
-    """`event` with what the transform made of its one changeable field; any other change is an error."""
-    name = getattr(transform, "__qualname__", repr(transform))
-    try:
-        changed = transform(event)
-    except Exception as error:
-        raise TransformError(
-            f"the transform {name} raised {type(error).__name__} for a {event.type} event; the run ends, since what "
-            "it would have hidden must not pass"
-        ) from error
-    if changed is event:
-        return event
-    if type(changed) is not type(event):
-        raise TransformError(f"the transform {name} must give back a {event.type} event, not {type(changed).__name__}")
-    value = getattr(changed, field)
-    if field == "data":
-        value = plain(value)
-    elif isinstance(value, str):
-        value = clean_text(value)
-    else:
-        raise TransformError(f"the transform {name} made {event.type}.{field} a {type(value).__name__}, not a text")
-    ours = msgspec.structs.replace(event, **{field: value})
-    if msgspec.structs.replace(changed, **{field: value}) != ours:
-        raise TransformError(f"the transform {name} changed more of a {event.type} event than its {field}")
-    if _is_too_large(ours):
-        raise TransformError(f"the transform {name} made a {event.type} event larger than one may be")
-    return ours
-
-
-def _is_too_large(event: AgentEvent) -> bool:
-    if isinstance(event, ToolCompleteEvent | ToolErrorEvent):
-        return len(event.result.encode()) > MAX_RESULT_BYTES
-    return len(encode(event)) > (MAX_DELTA_BYTES if event.type is EventType.DELTA else MAX_EVENT_BYTES)

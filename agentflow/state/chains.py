@@ -17,10 +17,15 @@ CallStatus: TypeAlias = Literal["pending", "ready", "running", "retrying", "wait
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the machine decides by. `max_parallel_tools` calls of one round run at a time."""
+    """What the machine decides by.
+
+    `max_parallel_tools` calls of one round run at a time; `degraded` is the answer when every model has failed, ""
+    for none: then the run fails.
+    """
 
     max_iterations: int = 15
     max_parallel_tools: int = 16
+    degraded: str = ""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -125,7 +130,8 @@ def turn_messages(chain: ChainState) -> tuple[Message, ...]:
     messages = [Message(role="user", content=chain.input)]
     for turn in chain.rounds:
         calls = tuple(call.call for call in turn.calls)
-        if turn.complete or turn.text:
+        failed = turn.finish_reason == "error" and turn is not chain.rounds[-1]  # a degraded answer took its place
+        if (turn.complete or turn.text) and not failed:
             messages.append(
                 Message(
                     role="assistant",

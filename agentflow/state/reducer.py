@@ -30,6 +30,7 @@ from agentflow.events import (
     ToolErrorEvent,
     ToolStartEvent,
     ToolStatus,
+    WarningEvent,
 )
 from agentflow.state.chains import Call, CallStatus, ChainState, Limits, Round, RunState
 from agentflow.state.commands import CallModel, Command, CompleteTool, Finish, Notice, RefuseTool, RunTool
@@ -164,6 +165,8 @@ def _on_model_complete(context: _Context, event: ModelCompleteEvent) -> Step:
 def _judge(context: _Context, chain: ChainState) -> Step:
     """What the model's whole reply asks for."""
     reason, calls = chain.round.finish_reason, chain.round.calls
+    if reason == "error" and context.limits.degraded:
+        return chain, (Notice(context.chain_id, context.limits.degraded, "degraded"),)
     if not calls:
         return chain, (Finish(context.chain_id, "length" if reason == "length" else "stop"),)
     if reason in _CUT_REASONS:
@@ -289,6 +292,15 @@ def _on_resolved(context: _Context, event: ResolvedEvent) -> Step:
     return chain, (_refuse(context, call, "rejected", event.decision, message),)
 
 
+def _on_warning(context: _Context, event: WarningEvent) -> Step:
+    if event.code != "output_invalid" or context.chain.state is not State.THINKING:
+        return context.chain, ()
+    # The answer lacks the form that was asked for; the model is told so as by its user, and answers again.
+    return context.with_round(reply=event.message), (
+        CallModel(context.chain_id, iteration=context.chain.iteration + 1),
+    )
+
+
 def _on_note(context: _Context, event: AgentEvent) -> Step:
     return context.chain, ()
 
@@ -320,7 +332,7 @@ _HANDLERS: Final[dict[EventType, Callable[..., Step]]] = {
     EventType.APPROVAL: _on_approval,
     EventType.RESOLVED: _on_resolved,
     EventType.SUMMARY: _on_note,
-    EventType.WARNING: _on_note,
+    EventType.WARNING: _on_warning,
     EventType.FINAL: _on_end,
     EventType.FAILED: _on_end,
     EventType.CANCELLED: _on_end,

@@ -161,14 +161,20 @@ class InMemoryStore:
     def _expire(self) -> None:
         """Make room for one more run and one more session."""
         oldest = self._now() - self._ttl
-        for run_id in list(self._ended):
-            run = self._runs[run_id]
-            if len(self._runs) < self._max_runs and (run.ended_at or 0.0) > oldest:
+        while self._ended:
+            run_id = next(iter(self._ended))
+            if len(self._runs) < self._max_runs and (self._runs[run_id].ended_at or 0.0) > oldest:
                 break
             del self._ended[run_id], self._runs[run_id]
-        for key in list(self._sessions):
-            session = self._sessions[key]
-            if len(self._sessions) < self._max_sessions and session.used_at > oldest:
+        for key in self._idle_sessions(oldest):
+            del self._sessions[key]
+
+    def _idle_sessions(self, oldest: float) -> list[SessionKey]:
+        """The sessions to drop: looks no further than the first that may stay."""
+        found: list[SessionKey] = []
+        for key, session in self._sessions.items():
+            if len(self._sessions) - len(found) < self._max_sessions and session.used_at > oldest:
                 break
             if session.active_run is None:
-                del self._sessions[key]
+                found.append(key)
+        return found

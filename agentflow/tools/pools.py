@@ -47,9 +47,9 @@ class _Job:
 class ThreadPool:
     """At most `size` daemon threads, started when needed, and at most `queue` calls waiting for one.
 
-    A call that is left while it runs (its task was cancelled) keeps its thread, and so its place, until it ends:
-    it is `abandoned`, and its result is then dropped and counted in `late`. Threads share one interpreter: work
-    that computes for long slows the loop and belongs in a process.
+    A call that is left while it runs (its task was cancelled) keeps its thread, and so its place, until it ends: it
+    is `abandoned`, counted for good in `left`, and its result is then dropped and counted in `late`. Threads share
+    one interpreter: work that computes for long slows the loop and belongs in a process.
     """
 
     _open: ClassVar[int] = 0
@@ -60,6 +60,7 @@ class ThreadPool:
             raise ConfigError(f"pool {name!r}: size must be at least 1 and queue at least 0, got {size}, {queue}")
         self.name = name
         self.late = 0
+        self.left = 0
         self._size = size
         self._queue = queue
         self._changed = threading.Condition()
@@ -153,6 +154,8 @@ class ThreadPool:
             job.left = True
             if job in self._waiting:
                 self._waiting.remove(job)
+            elif job in self._threads.values():
+                self.left += 1
 
     def _work(self) -> None:
         thread = threading.current_thread()
@@ -213,6 +216,11 @@ class Pools:
     def abandoned(self) -> int:
         """Calls that did not end when they were asked to: running threads, and tasks ever left."""
         return self.tasks.abandoned + sum(pool.abandoned for pool in self._pools.values())
+
+    @property
+    def left(self) -> int:
+        """Calls that were ever left behind, also those that have ended since."""
+        return self.tasks.abandoned + sum(pool.left for pool in self._pools.values())
 
     def get(self, name: str) -> ThreadPool:
         """The pool of this name. Raises `ConfigError` for a name that was not configured."""

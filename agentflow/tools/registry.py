@@ -151,6 +151,9 @@ class ToolRegistry:
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         self._tools: dict[str, Tool] = {}
+        self._told: tuple[tuple[ToolSpec, ...], str] | None = None  # what is asked for at every run
+        if callable(items) or isinstance(items, str | bytes):
+            raise ConfigError(f"tools must be a list, not {items!r}: write tools=[...]")
         for item in items:
             self.add(item)
 
@@ -169,20 +172,27 @@ class ToolRegistry:
                 )
             added[found.name] = found
         self._tools = added
+        self._told = None
 
     def get(self, name: str) -> Tool | None:
         """The tool of this name, or None."""
         return self._tools.get(name)
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What a model is told about the tools."""
-        return tuple(found.spec for found in self)
+        """What a model is told about the tools: the same tuple until a tool is added."""
+        return self._tell()[0]
 
     @property
     def hash(self) -> str:
         """SHA-256 (hex) over names, descriptions and schemas: the same for the same tools in any order."""
-        shown = sorted([found.name, found.description, found.parameters] for found in self)
-        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+        return self._tell()[1]
+
+    def _tell(self) -> tuple[tuple[ToolSpec, ...], str]:
+        if self._told is None:
+            shown = sorted([found.name, found.description, found.parameters] for found in self)
+            digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+            self._told = (tuple(found.spec for found in self), digest)
+        return self._told
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())

@@ -184,11 +184,11 @@ async def test_answers_are_the_text_of_all_rounds():
 
 
 async def test_answers_error_when_the_run_fails_or_is_cancelled():
-    async with agent_of([ModelStatusError("gone", status=500)], "hi") as agent:
+    async with agent_of([ModelStatusError("gone", status=400)], "hi") as agent:
         _, errors, done = collect(agent.stream("hello").answers())
         await done.wait()
         (error,) = errors
-        assert (type(error), error.kind, error.retryable) == (RunFailed, "status", True)
+        assert (type(error), error.kind, error.retryable) == (RunFailed, "status", False)
         chain = agent.stream("hello")
         chain.cancel()
         _, errors, done = collect(chain.answers())
@@ -260,8 +260,8 @@ class Suspended:
         self.run = self.chain._agent_run
 
     def post(self, kind, **fields):
-        header = self.run._performer._header()
-        self.run._performer.post(kind(**header, **fields))
+        header = self.run._performer.work.header()
+        self.run._performer.work.post(kind(**header, **fields))
 
     async def ask(self):
         events = aiter(self.chain)

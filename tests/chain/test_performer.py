@@ -98,8 +98,9 @@ async def test_an_answer_over_its_bound_ends_for_its_length_with_every_delta_in_
 
     async def endless(request):
         try:
+            yield ModelChunk(calls=(CallRequest(name="look", arguments="{}"),))
             while True:
-                yield ModelChunk(text=piece, calls=(CallRequest(name="look", arguments="{}"),))
+                yield ModelChunk(text=piece)
         finally:
             closed.append(True)
 
@@ -194,7 +195,7 @@ async def test_whatever_a_model_raises_fails_the_run(fault, when):
 
 
 async def test_a_models_own_error_keeps_its_kind_and_whether_to_try_again():
-    log = await run([ModelRateLimitError("slow down", retry_after=3.0)])
+    log = await run([ModelRateLimitError("slow down", retry_after=3600.0)])
     error = log[-1].error
     assert (error.kind, error.message, error.retryable) == ("rate_limit", "slow down", True)
 

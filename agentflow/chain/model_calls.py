@@ -1,0 +1,216 @@
+"""The model calls of one run: requests, replies, and further attempts after one that failed.
+
+A failed attempt is made void (`rollback`) and made again: at the same model as its policy says, then at the next
+model of the chain. Whether an error passes by itself is for `models.resilience` to say.
+"""
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from agentflow.chain.reply import Reply, checked, checked_count
+from agentflow.chain.work import Work, text_of
+from agentflow.chain.writer import Action
+from agentflow.errors import AgentflowError, ModelError, ModelProtocolError
+from agentflow.events import (
+    AgentEvent,
+    ModelCompleteEvent,
+    ModelStartEvent,
+    RollbackEvent,
+    RollbackReason,
+    State,
+    plain,
+)
+from agentflow.messages import Message, ToolCall, Usage, clean_text
+from agentflow.models.base import (
+    CallRequest,
+    ChatModel,
+    ModelChunk,
+    ModelRequest,
+    estimate_message_tokens,
+    estimate_tokens,
+)
+from agentflow.state import CallModel, RunState, turn_messages
+
+_FAIRNESS = 64  # chunks after which the loop is given to others, should the model never wait itself
+
+
+class ModelCalls:
+    """Calls the run's models. One call is open at a time."""
+
+    def __init__(self, work: Work, chance: Callable[[], float] = random.random) -> None:
+        self._work = work
+        self._clock = work.runtime.clock
+        self._chance = chance
+        self._history: tuple[Message, ...] = ()
+        self._history_tokens = 0
+        self._call_ids: set[str] = set()
+        self._position = 0  # in the chain of models: one that was given up stays so for this run
+        self._failures: list[str] = []  # what was given up, and why
+        self._tries = 0  # attempts at the current model in this round
+        self._open_call = (0, 0, 0)  # iteration, attempt and estimated input tokens of the last call begun
+        self.void = Usage()  # of attempts that were made void
+
+    def begin(self, history: tuple[Message, ...]) -> None:
+        """What the conversation holds so far; call ids in it are not used again."""
+        self._history = history
+        self._history_tokens = sum(map(estimate_message_tokens, history))
+        self._call_ids = {call.call_id for message in history for call in message.tool_calls}
+
+    def open_usage(self, state: RunState) -> Usage:
+        """An estimate of what a call that is being broken off has used."""
+        root = state.root
+        iteration, attempt, input_tokens = self._open_call
+        if root.state is not State.AWAITING_MODEL or (root.iteration, root.round.attempt) != (iteration, attempt):
+            return Usage()
+        output = estimate_tokens(root.round.text) + estimate_tokens(root.round.reasoning)
+        return Usage(input_tokens=input_tokens, output_tokens=output, estimated=True)
+
+    def prepare(self, command: CallModel, state: RunState) -> tuple[AgentEvent, Action]:
+        """The `model_start` of a call, and the call itself."""
+        runtime, model = self._work.runtime, self._model
+        if command.attempt == 1:
+            self._tries = 0
+        self._tries += 1
+        tools, tool_tokens = runtime.describe_tools()
+        system = (Message(role="system", content=runtime.instructions),) if runtime.instructions else ()
+        turn = self._work.info.with_pictures(turn_messages(state.root))
+        request = ModelRequest(messages=(*system, *self._history, *turn), tools=tools, **runtime.request_options)
+        estimate = tool_tokens + self._history_tokens + sum(map(estimate_message_tokens, (*system, *turn)))
+        start = ModelStartEvent(
+            provider=clean_text(str(getattr(model, "provider", "custom"))),
+            model=clean_text(str(getattr(model, "name", self._work.info.model_name))),
+            attempt=command.attempt,
+            messages=len(request.messages),
+            input_tokens_estimate=estimate,
+            **self._work.header(command.iteration),
+        )
+        return start, partial(self._start, model, request, command, estimate)
+
+    @property
+    def _model(self) -> ChatModel:
+        return self._work.info.models[self._position]
+
+    def _start(self, model: ChatModel, request: ModelRequest, command: CallModel, estimate: int) -> None:
+        self._open_call = (command.iteration, command.attempt, estimate)
+        self._work.spawn(partial(self._call, model, request, command, estimate), "model call")
+
+    async def _call(self, model: ChatModel, request: ModelRequest, command: CallModel, estimate: int) -> None:
+        reply = Reply(self._clock.monotonic())
+        try:
+            async with aclosing(model.stream(request)) as chunks:
+                await self._read(chunks, reply, command)
+                if self._work.writer.ending:  # the cancel was lost: a model, or a library of its, caught it
+                    return
+                # Before the generator is closed: what its clean-up does is nothing to a reply that is whole.
+                self._work.post(self._completed(reply, command, estimate))
+                reply.whole = True
+        except ModelError as error:
+            if not reply.whole:
+                await self._failed(error, reply, command, estimate)
+
+    async def _read(self, chunks: Any, reply: Reply, command: CallModel) -> None:
+        number = 0
+        async for chunk in chunks:
+            if not isinstance(chunk, ModelChunk):
+                raise ModelProtocolError(f"the model gave a {type(chunk).__name__}; it has to yield ModelChunk objects")
+            self._take(chunk, reply, command)
+            if reply.full:
+                reply.calls, reply.finish_reason = [], "length"
+                return
+            number += 1
+            if number % _FAIRNESS == 0 or self._work.writer.crowded:
+                await self._work.ready()
+            if self._work.writer.ending:
+                return
+
+    def _take(self, chunk: ModelChunk, reply: Reply, command: CallModel) -> None:
+        if reply.first_chunk is None:
+            reply.first_chunk = self._clock.monotonic()
+        if chunk.reasoning and (kept := reply.add(chunk.reasoning)):
+            self._work.say((command.iteration, command.attempt, "reasoning"), kept, checked_count(chunk.count))
+        text = chunk.text or chunk.refusal  # a refusal is what the user is told
+        if text and (kept := reply.add(text)):
+            self._work.say((command.iteration, command.attempt, "answer"), kept, checked_count(chunk.count))
+        if chunk.calls or chunk.finish_reason or chunk.usage or chunk.provider_data:
+            reply.take(chunk)
+
+    def _completed(self, reply: Reply, command: CallModel, estimate: int) -> ModelCompleteEvent:
+        now = self._clock.monotonic()
+        first = None if reply.first_chunk is None else round((reply.first_chunk - reply.began) * 1000, 3)
+        return ModelCompleteEvent(
+            finish_reason=reply.finish_reason,
+            tool_calls=tuple(map(self._tool_call, reply.calls)),
+            usage=reply.usage or reply.estimated_usage(estimate),
+            duration_ms=round((now - reply.began) * 1000, 3),
+            first_chunk_ms=first,
+            provider_data=plain(reply.provider_data),
+            **self._work.header(command.iteration),
+        )
+
+    def _tool_call(self, request: CallRequest) -> ToolCall:
+        """The call under an id that is unique in the session: some providers send none, or the same again."""
+        given = clean_text(request.id) if request.id else None
+        call_id = given or f"call_{uuid.uuid4().hex[:24]}"
+        number = 1
+        while call_id in self._call_ids:
+            number += 1
+            call_id = f"{given}-{number}"
+        self._call_ids.add(call_id)
+        return ToolCall(
+            call_id=call_id,
+            name=clean_text(checked(request.name, "tool name")),
+            raw_arguments=clean_text(checked(request.arguments, "text of arguments")),
+            provider_id=given,
+        )
+
+    # -- attempts ----------------------------------------------------------------------------------------
+
+    async def _failed(self, error: ModelError, reply: Reply, command: CallModel, estimate: int) -> None:
+        """Go on to the next attempt, or end the run."""
+        if self._work.writer.ending:
+            return
+        wait, reason = self._next_attempt(error)
+        if reason is None:
+            self._give_up(error, reply, command, estimate)
+            return
+        if reply.usage is not None or reply.texts:  # the provider has worked, and will have it paid
+            self.void += reply.usage or reply.estimated_usage(estimate)
+        data = {"attempt": command.attempt, "kind": error.kind, "wait_seconds": round(wait, 3), "next": reason}
+        self._work.warn("model_attempt_failed", text_of(error), data)
+        await asyncio.sleep(wait)
+        if reason == "fallback":
+            self._position, self._tries = self._position + 1, 0
+        self._work.post(RollbackEvent(attempt=command.attempt, reason=reason, **self._work.header(command.iteration)))
+
+    def _next_attempt(self, error: ModelError) -> tuple[float, RollbackReason | None]:
+        wait = self._work.runtime.retries.decide(error, self._tries, random=self._chance)
+        if wait is not None:
+            return wait, "retry"
+        self._failures.append(text_of(error))
+        if self._position + 1 < len(self._work.info.models):
+            return 0.0, "fallback"
+        return 0.0, None
+
+    def _give_up(self, error: ModelError, reply: Reply, command: CallModel, estimate: int) -> None:
+        if not self._work.runtime.limits.degraded:
+            self._work.fail(_joined(error, self._failures))
+            return
+        self._work.warn("degraded", "; ".join(self._failures), {"kind": error.kind, "attempt": command.attempt})
+        reply.calls, reply.finish_reason = [], "error"
+        if reply.usage is None and not reply.texts:
+            reply.usage = Usage(estimated=True)
+        self._work.post(self._completed(reply, command, estimate))
+
+
+def _joined(error: ModelError, failures: list[str]) -> AgentflowError:
+    """The last error, with what the models before it had failed with."""
+    if len(failures) < 2:
+        return error
+    joined = ModelError(f"every model failed: {'; '.join(failures)}")
+    joined.kind, joined.retryable = error.kind, error.retryable
+    return joined

@@ -1,0 +1,117 @@
+"""The work of one run: its tasks, and their one way to the writer.
+
+What is worked on is in `model_calls` and `tool_calls`; here is what both need.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from agentflow.chain.reply import pieces
+from agentflow.chain.runtime import RunInfo, Runtime
+from agentflow.chain.writer import Ending, Writer
+from agentflow.errors import AgentflowError, ModelError, StoreError
+from agentflow.events import AgentEvent, Channel, DeltaEvent, RunError, WarningEvent
+from agentflow.messages import clean_text
+from agentflow.operators import MicroBatch
+from agentflow.streams import TaskOwner
+
+logger = logging.getLogger(__name__)
+
+BatchKey: TypeAlias = tuple[int, int, Channel]  # iteration, attempt, channel
+Job: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+_MAX_MESSAGE = 2000  # characters of an error that an event carries
+
+
+class Work:
+    """Tasks of a run end with it; what they still bring then is dropped."""
+
+    def __init__(self, runtime: Runtime, info: RunInfo, writer: Writer) -> None:
+        self.runtime = runtime
+        self.info = info
+        self.writer = writer
+        self.tasks = TaskOwner()
+        self._batch: MicroBatch[BatchKey] = MicroBatch(
+            self._post_delta, clock=runtime.clock, window=runtime.window, max_bytes=runtime.max_batch_bytes
+        )
+
+    def header(self, iteration: int | None = None) -> dict[str, Any]:
+        """The common fields of an event of the root chain; of its current round if none is named."""
+        current = self.writer.state.root.iteration if iteration is None else iteration
+        return self.info.header() | {"iteration": current}
+
+    def post(self, item: AgentEvent | Ending) -> None:
+        """Hand something to the writer, behind the text that came before it."""
+        self._batch.close()
+        self.writer.post(item)
+
+    def say(self, key: BatchKey, text: str, count: int) -> None:
+        """Text of a model, to be joined with what comes shortly after it."""
+        self._batch.push(key, text, count)
+
+    def warn(self, code: str, message: str, data: dict[str, Any]) -> None:
+        """Note something in the run's log."""
+        self.post(WarningEvent(code=code, message=message, data=data, **self.header()))
+
+    def fail(self, error: AgentflowError) -> None:
+        """End the run with `error`."""
+        self.post(Ending(error=RunError(kind=error.kind, message=text_of(error), retryable=error.retryable)))
+
+    async def ready(self) -> None:
+        """Let others run, and wait until the log has kept up with what was posted."""
+        await asyncio.sleep(0)
+        while self.writer.crowded:
+            await self.writer.accepted()
+
+    def close(self) -> None:
+        """The run is over: no timer and no task of it goes on."""
+        self._batch.close()
+        self.tasks.cancel()
+
+    def spawn(self, job: Job, what: str) -> None:
+        """Start a task of the run."""
+        self.tasks.spawn(self._guard(job, what), name=f"agentflow {what} of {self.info.run_id}")
+
+    async def _guard(self, job: Job, what: str) -> None:
+        """A run never waits for a task that has died: whatever ends one ends the run.
+
+        The coroutine is made here, since a task that is cancelled before its first step would never await it.
+        """
+        task = asyncio.current_task()
+        try:
+            await job()
+        except asyncio.CancelledError:
+            if task is None or not task.cancelling():
+                self.fail(ModelError(f"the {what} cancelled itself"))  # nobody asked for it: a fault of its own
+                return
+            if not self.writer.ending:  # not we: the loop is closing, or somebody cancels what is not theirs
+                self.writer.stop(StoreError(f"run {self.info.run_id!r}: its {what} was cancelled from outside"))
+            raise
+        except MemoryError as error:
+            self.fail(AgentflowError(f"out of memory in the {what}: {error}"))
+        except AgentflowError as error:
+            self.fail(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # The event carries one line; whoever wrote what raised needs the rest.
+            logger.warning("run %s: the %s raised", self.info.run_id, what, exc_info=error)
+            self.fail(ModelError(f"the {what} raised {type(error).__name__}: {text_of(error)}"))
+
+    def _post_delta(self, key: BatchKey, text: str, count: int) -> None:
+        iteration, attempt, channel = key
+        header = self.header(iteration)
+        for position, piece in enumerate(pieces(text)):
+            self.writer.post(
+                DeltaEvent(text=piece, channel=channel, attempt=attempt, count=0 if position else count, **header)
+            )
+
+
+def text_of(error: BaseException) -> str:
+    """An error's text, clean and of bounded length; "" if it cannot even be asked."""
+    try:
+        return clean_text(str(error))[:_MAX_MESSAGE]
+    except Exception:  # noqa: BLE001  an exception's own __str__ may be the fault
+        return ""
