@@ -47,6 +47,14 @@ def test_every_module_of_the_map_exists():
     assert [path for path in paths if not (ROOT / "agentflow" / path).exists()] == []
 
 
+RECIPES = re.findall(r"^```python\n(.*?)^```$", README.partition("## Recipes")[2], re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("code", RECIPES, ids=range(len(RECIPES)))
+def test_the_python_of_the_recipes_runs(code):
+    exec(compile(code, "README.md", "exec"), {"__name__": "recipe"})
+
+
 def test_every_configuration_section_is_told():
     table = README.partition("## Configuration")[2].partition("## The local model")[0]
     sections = {name for name in Settings.model_fields if name != "config"}
