@@ -9,6 +9,7 @@ import secrets
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -34,6 +35,9 @@ from agentflow.stores.in_memory import InMemoryStore
 from agentflow.streams import CANCEL_GRACE, Clock, LoopClock, TaskOwner
 from agentflow.tools.pools import Pools
 from agentflow.tools.registry import ToolRegistry
+
+# The agents, by id, whose `chat_sync` waits for the code that is running.
+_WAITING_AGENTS: ContextVar[frozenset[int]] = ContextVar("agentflow_waiting_agents", default=frozenset())
 
 _SHUTDOWN_GRACE = 5.0  # seconds in which ended runs may still write their end
 
@@ -88,8 +92,8 @@ class Agent:
     ) -> None:
         if not isinstance(name, str) or not name.strip() or clean_text(name) != name:
             raise ConfigError(f"an agent's name must be a text, not {name!r}")
-        if inspect.iscoroutinefunction(model):
-            raise ConfigError(f"the model {model.__name__!r} must be an async generator: it has to yield ModelChunk")
+        if inspect.iscoroutinefunction(getattr(model, "stream", model)):
+            raise ConfigError(f"the model {model!r} must be an async generator: it has to yield ModelChunk objects")
         self.name = name
         self.description = description
         self.tools = ToolRegistry(tools)
@@ -155,6 +159,11 @@ class Agent:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
+            if id(self) in _WAITING_AGENTS.get():
+                raise AgentflowError(
+                    f"agent {self.name!r} runs this tool in its own chat_sync(), which would wait for itself; make the "
+                    "tool a coroutine and use `await agent.chat(...)` in it"
+                ) from None
             with self._alone:
                 if self._runs:
                     raise AgentflowError(
@@ -164,6 +173,7 @@ class Agent:
         raise RuntimeError("chat_sync() would block the running event loop; use `await agent.chat(...)`")
 
     async def _chat_alone(self, input: Input | AgentRequest, fields: RequestFields) -> AgentReply:  # noqa: A002
+        _WAITING_AGENTS.set(_WAITING_AGENTS.get() | {id(self)})  # in this loop's own context
         try:
             return await self.chat(input, **fields)
         finally:

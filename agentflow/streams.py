@@ -133,6 +133,12 @@ class TaskOwner:
         return len(pending)
 
 
+def is_cancelled() -> bool:
+    """Whether a `CancelledError` in the current task is a cancel of this task, and no error that code raised itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Inbox(Generic[T]):
     """Items handed from any thread to one loop, in order, with one wake-up per burst.
 

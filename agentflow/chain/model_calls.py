@@ -36,6 +36,7 @@ from agentflow.models.base import (
 )
 from agentflow.state import CallModel, RunState, turn_messages
 
+_NO_CALL = (0, 0, 0)
 _FAIRNESS = 64  # chunks after which the loop is given to others, should the model never wait itself
 
 
@@ -52,8 +53,8 @@ class ModelCalls:
         self._position = 0  # in the chain of models: one that was given up stays so for this run
         self._failures: list[str] = []  # what was given up, and why
         self._tries = 0  # attempts at the current model in this round
-        self._open_call = (0, 0, 0)  # iteration, attempt and estimated input tokens of the last call begun
-        self.void = Usage()  # of attempts that were made void
+        self._open_call = _NO_CALL  # iteration, attempt and estimated input tokens of the last call begun
+        self.void = Usage()  # of attempts that failed
 
     def begin(self, history: tuple[Message, ...]) -> None:
         """What the conversation holds so far; call ids in it are not used again."""
@@ -127,6 +128,8 @@ class ModelCalls:
                 await self._work.ready()
             if self._work.writer.ending:
                 return
+        if reply.finish_reason == "error":  # clients say more; a model of the user's may say only this
+            raise ModelError("the model ended its reply with the finish reason 'error'")
 
     def _take(self, chunk: ModelChunk, reply: Reply, command: CallModel) -> None:
         if reply.first_chunk is None:
@@ -174,12 +177,17 @@ class ModelCalls:
         """Go on to the next attempt, or end the run."""
         if self._work.writer.ending:
             return
+        self._open_call = _NO_CALL
+        if reply.usage is None:  # a provider that has said something has worked, and will have it paid
+            reply.usage = reply.estimated_usage(estimate) if reply.texts else Usage()
         wait, reason = self._next_attempt(error)
-        if reason is None:
-            self._give_up(error, reply, command, estimate)
+        if reason is None and self._work.runtime.limits.degraded:
+            self._degrade(error, reply, command, estimate)
             return
-        if reply.usage is not None or reply.texts:  # the provider has worked, and will have it paid
-            self.void += reply.usage or reply.estimated_usage(estimate)
+        self.void += reply.usage
+        if reason is None:
+            self._work.fail(_joined(error, self._failures))
+            return
         data = {"attempt": command.attempt, "kind": error.kind, "wait_seconds": round(wait, 3), "next": reason}
         self._work.warn("model_attempt_failed", text_of(error), data)
         await asyncio.sleep(wait)
@@ -196,14 +204,10 @@ class ModelCalls:
             return 0.0, "fallback"
         return 0.0, None
 
-    def _give_up(self, error: ModelError, reply: Reply, command: CallModel, estimate: int) -> None:
-        if not self._work.runtime.limits.degraded:
-            self._work.fail(_joined(error, self._failures))
-            return
+    def _degrade(self, error: ModelError, reply: Reply, command: CallModel, estimate: int) -> None:
+        """Give up, with what has come as a reply that failed: an answer of the framework's own takes its place."""
         self._work.warn("degraded", "; ".join(self._failures), {"kind": error.kind, "attempt": command.attempt})
         reply.calls, reply.finish_reason = [], "error"
-        if reply.usage is None and not reply.texts:
-            reply.usage = Usage(estimated=True)
         self._work.post(self._completed(reply, command, estimate))
 
 

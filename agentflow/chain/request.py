@@ -16,7 +16,7 @@ Input: TypeAlias = str | tuple[TextPart | ImagePart, ...]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_REQUEST_BYTES = MAX_EVENT_BYTES - 4096  # what the `input` event has room for
-_MAX_IMAGE_BYTES = 20 * 1024 * 1024  # of all pictures of one message, which are in no event
+_MAX_IMAGE_BYTES = 20 * 1024 * 1024  # of all pictures of one message, or of their addresses; they are in no event
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _checked_input(given: Any) -> Input:
             f"the input must be a text, or a tuple of TextPart and ImagePart, not {type(given).__name__}"
         )
     parts = tuple(TextPart(clean_text(part.text)) if isinstance(part, TextPart) else part for part in given)
-    if sum(len(part.data or b"") for part in parts if isinstance(part, ImagePart)) > _MAX_IMAGE_BYTES:
+    if sum(len(part.data) + len(part.url) for part in parts if isinstance(part, ImagePart)) > _MAX_IMAGE_BYTES:
         raise RequestError(f"the pictures of a message may have {_MAX_IMAGE_BYTES} bytes in all; send smaller ones")
     return parts
 

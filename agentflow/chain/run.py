@@ -20,7 +20,7 @@ from agentflow.events import CancelReason, InputEvent, State, TerminalEvent, pla
 from agentflow.messages import Message
 from agentflow.state import ChainState
 from agentflow.stores.base import Session
-from agentflow.streams import CANCEL_GRACE, Inbox, Timer
+from agentflow.streams import CANCEL_GRACE, Inbox, Timer, is_cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,9 @@ class Run:
         except AgentflowError as error:
             self._writer.stop(error)
             return
-        except Exception as error:  # noqa: BLE001  a store of the user's may raise anything
+        except BaseException as error:  # a store of the user's may raise anything
+            if isinstance(error, KeyboardInterrupt) or (isinstance(error, asyncio.CancelledError) and is_cancelled()):
+                raise
             failure = StoreError(f"session {self.info.session.session_id!r} could not be opened: {error!r}")
             failure.__cause__ = error
             self._writer.stop(failure)

@@ -15,7 +15,7 @@ from agentflow.errors import AgentflowError, ModelError, StoreError
 from agentflow.events import AgentEvent, Channel, DeltaEvent, RunError, WarningEvent
 from agentflow.messages import clean_text
 from agentflow.operators import MicroBatch
-from agentflow.streams import TaskOwner
+from agentflow.streams import TaskOwner, is_cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +79,10 @@ class Work:
 
         The coroutine is made here, since a task that is cancelled before its first step would never await it.
         """
-        task = asyncio.current_task()
         try:
             await job()
         except asyncio.CancelledError:
-            if task is None or not task.cancelling():
+            if not is_cancelled():
                 self.fail(ModelError(f"the {what} cancelled itself"))  # nobody asked for it: a fault of its own
                 return
             if not self.writer.ending:  # not we: the loop is closing, or somebody cancels what is not theirs
