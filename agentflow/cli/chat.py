@@ -107,14 +107,18 @@ async def _turn(
 
 def _failure(error: RunError, model: str | None) -> tuple[int, str]:
     """The exit code of a failed run, and what to say about it. `model` is None if it has answered anything."""
-    line = setup_fault(error.kind, error.message, model) if model is not None else None
+    line = None if model is None else setup_fault(error.kind, error.message, model)
     return (EXIT_USAGE, line) if line else (EXIT_FAILED, f"the run failed ({error.kind}): {error.message}")
 
 
-def setup_fault(kind: str, message: str, model: str) -> str | None:
-    """What to say about a call's error that comes from how it was set up; None for an error that does not."""
+def setup_fault(kind: str, message: str, model: str | None) -> str | None:
+    """What to say about a call's error that comes from how it was set up; None for an error that does not.
+
+    `model` is the one that was asked, None if it was none in particular.
+    """
     for fault, words, advice in _SETUP_FAULTS:
-        if kind == fault and re.search(words.format(model=re.escape(model)), message):
+        name = "(?!)" if model is None else re.escape(model)  # the former is found in no message
+        if kind == fault and re.search(words.format(model=name), message):
             return f"{message}; {advice}" if advice else message
     return None
 

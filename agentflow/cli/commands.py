@@ -3,38 +3,61 @@
 What a run does with signals is in `chat`, how it looks in `screen`.
 """
 
+import asyncio
 import contextlib
 import importlib.metadata
+import importlib.resources
 import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.exceptions import TyperException
 
-from agentflow.cli.chat import EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE, converse
-from agentflow.cli.screen import PlainConsole, Screen, one_line
-from agentflow.config import NO_TOOLS, build_agent
+from agentflow.cli.chat import EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE, converse, setup_fault
+from agentflow.cli.doctor import examine
+from agentflow.cli.models import check, overview, pull, served
+from agentflow.cli.screen import PlainConsole, Screen, columns, one_line
+from agentflow.cli.tools import as_json as tools_as_json
+from agentflow.cli.tools import lines as tool_lines
+from agentflow.config import NO_TOOLS, build_agent, load_tools, tool_modules
 from agentflow.errors import AgentflowError, ConfigError, RequestError
 from agentflow.events import AgentEvent, encode, json_schema
-from agentflow.models.local_files import ensure_model
-from agentflow.settings import Settings
+from agentflow.models.routing import resolve_chain
+from agentflow.settings import DEFAULT_FILE, Settings
+from agentflow.tools.registry import ToolRegistry
 
-app = typer.Typer(help="LLM agents as observable chains of typed events.", add_completion=False)
-models_app = typer.Typer(help="The local model.")
+app = typer.Typer(
+    help="LLM agents as observable chains of typed events.",
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # keys may stand in them
+)
+models_app = typer.Typer()
 app.add_typer(models_app, name="models")
+
+BaseUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Address of an OpenAI-compatible server; the model is then one of its own.", show_default=False),
+]
+Tools: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PKG.MODULE",
+        help=f"Module whose tools are offered; may be given several times; {NO_TOOLS!r} offers none.",
+        show_default="calculator and current_time",
+    ),
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, by default with the program's arguments. Returns the exit code.
 
-    0 the run ended `final`, 1 it failed, 2 wrong usage or configuration (one line on stderr), 130 it was cancelled.
+    0 the run ended `final`, 1 it failed or did not end in its time, 2 wrong usage or configuration, or a provider that
+    could not be reached or refused before it answered anything (one line on stderr), 130 it was cancelled.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -45,8 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(f"{error.format_message()} (--help shows what there is)")
         return EXIT_USAGE
     except AgentflowError as error:
-        _complain(str(error))
-        return EXIT_USAGE if isinstance(error, ConfigError | RequestError) else EXIT_FAILED
+        fault = setup_fault(error.kind, str(error), None)
+        _complain(fault or str(error))
+        return EXIT_USAGE if fault or isinstance(error, RequestError) else EXIT_FAILED
     return code or 0
 
 
@@ -60,7 +84,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
 def _agentflow(
     *,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True, metavar="")
     ] = False,
 ) -> None:
     """LLM agents as observable chains of typed events."""
@@ -80,46 +104,43 @@ def chat(
     model: Annotated[
         str | None, typer.Option(help="Model string such as openai/gpt-5-mini.", show_default=False)
     ] = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="Address of an OpenAI-compatible server; --model is then its model.", show_default=False),
-    ] = None,
-    tools: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PKG.MODULE",
-            help=f"Module whose tools are offered; may be given several times; {NO_TOOLS!r} offers none.",
-            show_default="calculator and current_time",
-        ),
-    ] = None,
+    base_url: BaseUrl = None,
+    tools: Tools = None,
     system: Annotated[str, typer.Option(help="Instructions for the model.", show_default=False)] = "",
     session: Annotated[str | None, typer.Option(help="Id of the session.", show_default="a new one")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write the events to standard output, one a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write the events to standard output, one a line.", metavar="")
+    ] = False,
 ) -> int:
     """Talk to a model that can call tools."""
-    write_event = _json_writer() if as_json else None
+    screen = Screen(PlainConsole())
+    show = _json_lines() if as_json else screen.show
     messages, interactive = _messages(message)
     agent = build_agent(Settings(), model=model, base_url=base_url, tools=tools or (), instructions=system)
-    screen = Screen(PlainConsole())
 
     def complain(line: str) -> None:
         screen.end_line()
         _complain(line)
 
     try:
-        return converse(agent, messages, write_event or screen.show, complain, session_id=session, patient=interactive)
+        return converse(agent, messages, show, complain, session_id=session, patient=interactive)
     except BrokenPipeError:  # nobody reads any more, as after `| head`
         os._exit(EXIT_CANCELLED)  # the agent is closed; an ordinary end would try the pipe again, and complain
 
 
-def _json_writer() -> Callable[[AgentEvent], None]:
-    """Writes events to standard output, and lets nothing else get there: tools print, and so do their processes."""
+def _json_lines() -> Callable[[AgentEvent], None]:
+    write = _stdout_alone()
+    return lambda event: write(encode(event))
+
+
+def _stdout_alone() -> Callable[[bytes], None]:
+    """Writes lines to standard output, and lets nothing else get there: tools print, and so do their processes."""
     stdout = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
 
-    def write(event: AgentEvent) -> None:
-        stdout.write(encode(event) + b"\n")
+    def write(line: bytes) -> None:
+        stdout.write(line + b"\n")
         stdout.flush()
 
     return write
@@ -175,36 +196,101 @@ def schema(
     text = json.dumps(json_schema(), indent=2) + "\n"
     if output is None:
         sys.stdout.write(text)
-        return 0
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{str(output)!r} cannot be written: {error}") from error
+    else:
+        _write_file(output, text)
     return 0
 
 
-@models_app.callback()
-def _models() -> None:
-    """The local model."""  # a callback keeps `pull` a command of its own while it is the only one
+@models_app.callback(invoke_without_command=True)
+def models(
+    context: typer.Context,
+    *,
+    provider: Annotated[
+        str | None, typer.Option(help="List the models that this provider's server has.", show_default=False)
+    ] = None,
+) -> int:
+    """Show the known providers, whether each has its key, and the aliases."""
+    if context.invoked_subcommand is None:
+        settings = Settings()
+        _print(overview(settings) if provider is None else asyncio.run(served(provider, settings)))
+    return 0
 
 
-@models_app.command()
-def pull() -> int:
+@models_app.command("check")
+def check_model(
+    model: Annotated[
+        str | None, typer.Argument(help="Model string; without it the one that `chat` would use.", show_default=False)
+    ] = None,
+    *,
+    base_url: BaseUrl = None,
+) -> int:
+    """Ask a model for one token: is it there, does it take the key, how long does it take."""
+    chosen = resolve_chain(model, Settings(), base_url=base_url)
+    return asyncio.run(check(chosen, lambda line: _print([line]), _complain))
+
+
+@models_app.command("pull")
+def pull_model() -> int:
     """Fetch the local model's file, if it is not there yet, and show where it is."""
-    columns = (TextColumn("fetching the local model"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    progress = Progress(*columns, console=console, disable=not console.is_terminal)
-    task = progress.add_task("", total=None)
-    with contextlib.ExitStack() as shown:
-
-        def show(done: int, total: int) -> None:
-            if not progress.live.is_started:  # nothing to show where nothing is fetched
-                shown.enter_context(progress)
-            progress.update(task, completed=done, total=total)
-
-        path = ensure_model(show)
-    typer.echo(path)
+    _print([str(pull())])
     return 0
+
+
+@app.command("tools")
+def show_tools(
+    *,
+    tools: Tools = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write them as JSON, with their schemas.", metavar="")
+    ] = False,
+) -> int:
+    """Show the tools that `chat` would offer, and their parameters."""
+    write = _stdout_alone() if as_json else None
+    registry = ToolRegistry(load_tools(tool_modules(Settings(), tools or ())))
+    if write is not None:
+        write(tools_as_json(registry).encode())
+    else:
+        _print(tool_lines(registry) or ["no tools"])
+    return 0
+
+
+@app.command()
+def init(
+    *,
+    path: Annotated[Path, typer.Option(help="File to write.")] = Path(DEFAULT_FILE),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it is there.", metavar="")] = False,
+) -> int:
+    """Write a settings file in which every key stands, with its default and what it means."""
+    text = importlib.resources.files("agentflow.cli").joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
+    if path.exists() and not force:
+        raise ConfigError(f"{str(path)!r} is there already: --force overwrites it, --path writes another")
+    _write_file(path, text)
+    _print([f"wrote {path}"])
+    return 0
+
+
+@app.command()
+def doctor(
+    *,
+    offline: Annotated[bool, typer.Option("--offline", help="Open no connection.", metavar="")] = False,
+) -> int:
+    """Say whether a run can be started here, and what to do about what is missing."""
+    findings = asyncio.run(examine(offline=offline))
+    _print(columns([(finding.level, finding.subject, finding.text) for finding in findings]))
+    problems = sum(finding.level == "problem" for finding in findings)
+    _print([f"a run cannot be started; problems: {problems}" if problems else "a run can be started"])
+    return EXIT_FAILED if problems else 0
+
+
+def _print(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _write_file(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be written: {error}") from error
 
 
 def _complain(line: str) -> None:

@@ -5,6 +5,7 @@ markup, and without the control characters by which it could drive the terminal.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.cells import set_cell_size
@@ -55,6 +56,13 @@ def one_line(text: str, most: int | None = None) -> str:
     """`text` cleaned, in one line, cut to `most` characters."""
     line = " ".join(cleaned(text).split())
     return line if most is None or len(line) <= most else f"{line[: most - 1]}…"
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows as lines, each column as wide as its widest cell."""
+    cleaned_rows = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cleaned_rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cleaned_rows]
 
 
 class Screen:

@@ -1,11 +1,43 @@
 import importlib.metadata
 import json
+import re
 
 import pytest
+from pydantic import BaseModel
 
 from agentflow.cli import main
 from agentflow.events import json_schema
 from agentflow.models.local_files import model_path
+from agentflow.models.providers import PRESETS
+from agentflow.settings import PoolSettings, Profile, Settings
+from agentflow.testing import FakeProvider, status
+
+CANARY = "canary-0123456789"
+COMMANDS = [
+    ("chat Hi --model mine/m", 2),
+    ("chat Hi --model mine/m --json", 2),
+    ("models", 0),
+    ("models --provider mine", 2),
+    ("models check mine/m", 2),
+    ("tools --json", 0),
+    ("doctor", 0),
+    ("init", 2),
+    ("schema", 0),
+    ("chat Hi --tools crashing", 1),
+]
+CRASHING = """
+import os
+
+class Broken:
+    name, description, parameters = "broken", "", {}
+
+    @property
+    def execute(self):
+        key = os.environ["OPENAI_API_KEY"]
+        raise RuntimeError("a bug")
+
+TOOLS = [Broken()]
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +59,13 @@ def an_empty_place(monkeypatch, tmp_path):
         (["chat", "  ", "--model", "scripted/x"], ["no message"]),
         (["chat", "Hi", "--model", "scripted/x", "--session", "no id"], ["session_id 'no id'"]),
         (["talk"], ["talk", "--help"]),
-        (["models"], ["Missing command"]),
+        (["chat", "Hi", "--model", "gpt-5-mini"], ["did you mean 'openai/gpt-5-mini'"]),
+        (["chat", "Hi", "--tools", "service.py"], ["name it as a module: --tools service"]),
+        (["models", "chekc"], ["chekc", "--help"]),
+        (["models", "--provider", "local"], ["'local' runs in this process"]),
+        (["models", "check", "nowhere/m"], ["unknown provider 'nowhere'"]),
+        (["tools", "--tools", "shop.tools"], ["'shop.tools'", "dotted name"]),
+        (["init", "--path", "no/such/folder"], ["'no/such/folder'", "cannot be written"]),
         (["schema", "--output", "no/such/folder"], ["'no/such/folder'", "cannot be written"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -64,6 +102,71 @@ def test_the_schema_is_written_out_or_to_a_file(capsys, tmp_path):
 def test_the_version_is_the_distributions(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"agentflow {importlib.metadata.version('agentflow-rx')}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["chat", "--help"], ["doctor", "--help"]], ids=" ".join)
+def test_help_tells_no_type_for_our_flags(capsys, arguments):
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "<bool>" in line and "--help" not in line] == []
+
+
+def test_a_new_settings_file_has_the_defaults(capsys):
+    assert main(["init", "--path", "new.toml"]) == 0
+    assert capsys.readouterr() == ("wrote new.toml\n", "")
+    written, defaults = Settings(config="new.toml"), Settings()
+    assert written.model_dump(exclude={"config"}) == defaults.model_dump(exclude={"config"})
+
+
+def test_a_new_settings_file_names_every_key(tmp_path):
+    path = tmp_path / "new.toml"
+    main(["init", "--path", str(path)])
+    path.write_text(re.sub(r"^#(?=[\[a-z])", "", path.read_text("utf-8"), flags=re.MULTILINE), "utf-8")
+    settings = Settings(config=path)
+    assert list(unwritten(settings)) == []
+    assert settings.pools["default"] == PoolSettings()
+    assert settings.providers["mine"].profile == Profile()
+
+
+def unwritten(section):
+    """The keys that were not given, at any depth."""
+    for name in type(section).model_fields:
+        if name not in section.model_fields_set:
+            yield name
+        value = getattr(section, name)
+        for inner in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(inner, BaseModel):
+                yield from (f"{name}.{key}" for key in unwritten(inner))
+
+
+def test_a_settings_file_that_is_there_is_overwritten_only_if_told_so(capsys, tmp_path):
+    path = tmp_path / "agentflow.toml"
+    path.write_text("[flow]\nwindow_ms = 7\n", "utf-8")
+    assert main(["init"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert Settings().flow.window_ms == 7
+    assert main(["init", "--force"]) == 0
+    assert Settings().flow.window_ms == 200
+
+
+async def test_no_command_shows_a_key_whatever_goes_wrong(agentflow, tmp_path):
+    (tmp_path / "agentflow.toml").write_text(f'[providers.mine]\napi_key = "{CANARY}"\n', "utf-8")
+    (tmp_path / "crashing.py").write_text(CRASHING, "utf-8")
+
+    def repeat_the_key(request):
+        return status(401, {"error": {"message": f"no such key: {request.headers['Authorization']}"}})
+
+    async with FakeProvider(respond=repeat_the_key) as provider:
+        variables = {preset.key_variable: CANARY for preset in PRESETS.values()}
+        variables["AGENTFLOW_PROVIDERS__MINE__BASE_URL"] = provider.base_url
+        for line, code in COMMANDS:
+            async with agentflow(*line.split(), **variables) as command:
+                done = await command.finished()
+            assert (line, done.code) == (line, code)
+            assert CANARY not in done.out + done.err
+        assert len(provider.requests) == 4
+        assert "Traceback" in done.err
+    assert all(request.headers["Authorization"].endswith(CANARY) for request in provider.requests)
 
 
 def test_without_a_command_there_is_help(capsys):
