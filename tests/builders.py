@@ -31,7 +31,7 @@ from agentflow.events import (
 from agentflow.messages import ToolCall, Usage
 from agentflow.models.openai import OpenAIModel
 from agentflow.state import Limits, RunState, reduce, tool_records
-from agentflow.testing import FakeProvider, text, tool_calls
+from agentflow.testing import FakeProvider, ScriptedModel, assert_laws, text, tool_calls
 
 COMMON = {"run_id": "r", "chain_id": "r", "session_id": "s", "path": ("agent",), "trace_id": "0" * 32}
 USAGE = Usage(input_tokens=3, output_tokens=2)
@@ -192,6 +192,19 @@ async def served(*scripts, **options):
                 yield provider, agent
         finally:
             await model.aclose()
+
+
+async def run(*script, **options):
+    """One run's log, which is lawful."""
+    model = script[0] if callable(script[0]) else ScriptedModel(*script)
+    async with Agent(model=model, tools=options.pop("tools", TOOLS), **options) as agent:
+        log = [event async for event in agent.stream("hello")]
+    assert_laws(log)
+    return log
+
+
+def of(log, *types):
+    return [event for event in log if event.type in types]
 
 
 async def log_of(agent, run_id):

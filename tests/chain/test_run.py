@@ -11,8 +11,7 @@ from agentflow.errors import RequestError
 from agentflow.events import EventType, State
 from agentflow.streams import LoopClock
 from agentflow.testing import LeakCheck, ScriptedModel, assert_laws, call, text
-from agentflow.tools.registry import ToolRegistry
-from tests.builders import ANSWER, TOOLS, log_of, mixed_run, served, turns
+from tests.builders import ANSWER, log_of, mixed_run, served, turns
 
 
 async def whole_run():
@@ -319,28 +318,6 @@ async def test_a_sync_tool_that_hangs_is_abandoned_and_counted():
     assert agent.abandoned == 1
     release.set()
     assert_laws(await log_of(agent, chain.run_id))
-
-
-async def test_tools_run_in_parallel_up_to_the_bound():
-    running, most = 0, 0
-
-    async def busy(number: int) -> int:
-        nonlocal running, most
-        running, most = running + 1, max(most, running + 1)
-        await turns()
-        running -= 1
-        return number
-
-    calls = [call("busy", number=number) for number in range(40)]
-    async with Agent(model=ScriptedModel(calls, "done"), tools=[busy]) as agent:
-        end = await agent.start("hello")
-        assert [record.result for record in end.tools] == [f"[success]\n{number}" for number in range(40)]
-        assert most == 16
-        assert_laws(await log_of(agent, end.run_id))
-
-
-def test_the_tools_of_the_scenario_are_of_every_kind():
-    assert [tool.kind for tool in ToolRegistry(TOOLS)] == ["sync", "coroutine", "async_generator"]
 
 
 @pytest.mark.virtual_time
