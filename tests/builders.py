@@ -207,6 +207,14 @@ def of(log, *types):
     return [event for event in log if event.type in types]
 
 
+def folded_text(log):
+    """The text of the last round, as whoever folds the log has it."""
+    state = RunState(run_id=log[0].run_id)
+    for event in log:
+        state, _ = reduce(state, event)
+    return state.root.round.text
+
+
 async def log_of(agent, run_id):
     """The whole log of a run that has ended."""
     return [event async for event in agent.follow(run_id)]
