@@ -66,14 +66,16 @@ def _session_id(given: Any) -> Any:
 def _checked_input(given: Any) -> Input:
     if isinstance(given, str):
         return clean_text(given)
-    if not isinstance(given, list | tuple) or not all(isinstance(part, TextPart | ImagePart) for part in given):
-        raise RequestError(
-            f"the input must be a text, or a tuple of TextPart and ImagePart, not {type(given).__name__}"
-        )
+    if not isinstance(given, list | tuple) or not all(map(_is_part, given)):
+        raise RequestError(f"the input must be a text, or a tuple of TextPart and ImagePart, not {str(given)[:140]!r}")
     parts = tuple(TextPart(clean_text(part.text)) if isinstance(part, TextPart) else part for part in given)
     if sum(len(part.data) + len(part.url) for part in parts if isinstance(part, ImagePart)) > _MAX_IMAGE_BYTES:
         raise RequestError(f"the pictures of a message may have {_MAX_IMAGE_BYTES} bytes in all; send smaller ones")
     return parts
+
+
+def _is_part(given: Any) -> bool:
+    return isinstance(given, ImagePart) or (isinstance(given, TextPart) and isinstance(given.text, str))
 
 
 class RequestFields(TypedDict, total=False):
