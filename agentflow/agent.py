@@ -191,7 +191,8 @@ class Agent:
 
     def follow(self, run_id: str, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
         """The events of any run in this agent's store with `seq > after`; see `event_log.follow`."""
-        return follow(self._store, run_id, after)
+        run = self._runs.get(run_id)
+        return follow(self._store, run_id, after, wait=run.wait if run is not None else None)
 
     @property
     def events(self) -> Observable[AgentEvent]:

@@ -72,13 +72,16 @@ class Reader:
         return bool(events) and events[-1].type in TERMINAL_TYPES
 
 
-async def follow(log: EventLog, run_id: str, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
+async def follow(
+    log: EventLog, run_id: str, after: int = 0, *, wait: Wait | None = None
+) -> AsyncGenerator[AgentEvent, None]:
     """The events of `run_id` with `seq > after`, in order, without gap or repeat, to the terminal one.
 
     A cursor beyond the log's end waits for the run to get there, or ends with the run. Raises `RunNotFoundError`
-    for an unknown run and `StoreError` when the log cannot be read. Closing it leaves the run alone.
+    for an unknown run and `StoreError` when the log cannot be read; for `wait` see `Reader`. Closing it leaves the
+    run alone.
     """
-    reader = Reader(log, run_id, after)
+    reader = Reader(log, run_id, after, wait)
     while events := await reader.page():
         for event in events:
             yield event

@@ -100,7 +100,11 @@ class Run:
 
     def reader(self, after: int = 0) -> Reader:
         """A cursor in this run's log that learns from the writer when there is more."""
-        return Reader(self._runtime.store, self.info.run_id, after, self._writer.wait)
+        return Reader(self._runtime.store, self.info.run_id, after, self.wait)
+
+    async def wait(self, after: int) -> None:
+        """Return once there is more than `after`. Raises what stopped the run's writer."""
+        await self._writer.wait(after)
 
     # -- consumers ---------------------------------------------------------------------------------------
 
