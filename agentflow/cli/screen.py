@@ -18,6 +18,7 @@ from agentflow.events import (
     CancelledEvent,
     DeltaEvent,
     FinalEvent,
+    ModelStartEvent,
     RollbackEvent,
     ToolCompleteEvent,
     ToolDeltaEvent,
@@ -77,19 +78,22 @@ class Screen:
         self._channel = ""  # of the text whose line is still open: "answer", "reasoning", or the id of a call
         self._folded = 0  # characters of reasoning that were not shown
         self._progress = ""  # the last state of what goes on
+        self._said = False  # whether the model's attempt has shown any text
 
     def show(self, event: AgentEvent) -> None:
         """Show one event."""
-        if isinstance(event, DeltaEvent):
-            if event.chain_id == event.run_id:
-                self._delta(event)
-        elif isinstance(event, ToolDeltaEvent):
-            self._tool_delta(event)
-        elif (line := _line_of(event)) is not None:
-            self.end_line()
-            self._print(line.append("\n"))
-        elif event.type in TERMINAL_TYPES:
-            self.end_line()
+        match event:
+            case DeltaEvent():
+                if event.chain_id == event.run_id:
+                    self._delta(event)
+            case ToolDeltaEvent():
+                self._tool_delta(event)
+            case ModelStartEvent():
+                self._said = False
+            case RollbackEvent() if not self._said:
+                pass  # of an attempt without text the warning before this has told all
+            case _:
+                self._line(event)
 
     def end_line(self) -> None:
         """End the line of text that is open, so that something else can be written."""
@@ -103,7 +107,16 @@ class Screen:
             self._channel = ""
             self._write("\n")
 
+    def _line(self, event: AgentEvent) -> None:
+        line = _line_of(event)
+        if line is not None:
+            self.end_line()
+            self._print(line.append("\n"))
+        elif event.type in TERMINAL_TYPES:
+            self.end_line()
+
     def _delta(self, event: DeltaEvent) -> None:
+        self._said = True
         if event.channel == "reasoning" and not self._console.is_terminal:
             self._folded += len(event.text)
         else:
@@ -163,12 +176,22 @@ def _line_of(event: AgentEvent) -> Text | None:  # noqa: PLR0911  one return per
         case RollbackEvent():
             return Text(f"(void: the text of attempt {event.attempt}, {event.reason})", "yellow")
         case WarningEvent():
-            return Text(f"warning: {one_line(event.message)}", "yellow")
+            return Text(f"warning: {one_line(event.message)}{_then(event)}", "yellow")
         case FinalEvent() if event.finish_reason != "stop":
             return Text(f"(ended early: {event.finish_reason})", "yellow")
         case CancelledEvent():
             return Text(f"(cancelled: {event.reason})", "yellow")
     return None
+
+
+def _then(event: WarningEvent) -> str:
+    """What follows an attempt that failed."""
+    match event.data:
+        case {"next": "retry", "wait_seconds": int() | float() as wait}:
+            return f"; tried again in {wait:.1f} s"
+        case {"next": "fallback"}:
+            return "; the next model is asked"
+    return ""
 
 
 def _call(event: ToolStartEvent) -> str:

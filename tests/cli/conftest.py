@@ -12,7 +12,10 @@ import pytest
 
 from agentflow.events import decode
 
-ENVIRONMENT = {"PATH": os.environ["PATH"]}  # noqa: TID251  nothing else is passed on
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],  # noqa: TID251  nothing else is passed on
+    "AGENTFLOW_MODEL__RETRIES__ATTEMPTS": "1",  # a script has one reply for each request
+}
 
 
 @dataclass

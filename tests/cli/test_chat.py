@@ -2,6 +2,7 @@ import asyncio
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,10 @@ from agentflow.cli.chat import converse
 from agentflow.errors import ModelTimeoutError
 from agentflow.events import EventType
 from agentflow.models.scripted import ScriptedModel
+from agentflow.settings import Settings
 from agentflow.testing import FakeProvider, Reset, Stall, assert_laws, status, text, tool_calls
+
+ONCE = Settings(model={"retries": {"attempts": 1}})
 
 NOISY = """
 import subprocess
@@ -47,6 +51,15 @@ async def stay() -> str:
         except asyncio.CancelledError:
             pass
 """
+
+
+def wait_until_asleep(process):
+    """Return once the process waits for something."""
+    status = Path(f"/proc/{process.pid}/stat")
+    if not status.exists():
+        pytest.skip("only Linux says what a process does")
+    while status.read_text().rpartition(")")[2].split()[0] != "S":
+        pass
 
 
 def last(finished):
@@ -150,14 +163,14 @@ async def test_the_exit_code_tells_wrong_setup_from_a_failed_run(chat, reply, co
 
 
 def test_a_server_that_accepts_no_connection_is_wrong_setup():
-    agent = Agent(model=ScriptedModel([ModelTimeoutError("'x' did not accept a connection within 5 s")]))
+    agent = Agent(model=ScriptedModel([ModelTimeoutError("'x' did not accept a connection within 5 s")]), settings=ONCE)
     lines = []
     assert converse(agent, ["Hello"], lambda event: None, lines.append) == 2
     assert len(lines) == 1
 
 
 def test_a_patient_conversation_goes_on_after_a_failed_run():
-    agent = Agent(model=ScriptedModel([ModelTimeoutError("too slow")], "Here I am."))
+    agent = Agent(model=ScriptedModel([ModelTimeoutError("too slow")], "Here I am."), settings=ONCE)
     events, lines = [], []
     assert converse(agent, ["Hello", "Hello?"], events.append, lines.append, patient=True) == 0
     assert events[-1].text == "Here I am."
@@ -165,9 +178,13 @@ def test_a_patient_conversation_goes_on_after_a_failed_run():
 
 
 async def test_a_host_that_is_not_there_is_a_line_and_exit_code_2(agentflow):
-    async with agentflow("chat", "Hello", "--model", "m", "--base-url", "http://127.0.0.1:1/v1") as command:
+    flags = ("--model", "m", "--base-url", "http://127.0.0.1:1/v1")
+    twice = {"AGENTFLOW_MODEL__RETRIES__ATTEMPTS": "2", "AGENTFLOW_MODEL__RETRIES__BASE": "1ms"}
+    async with agentflow("chat", "Hello", *flags, **twice) as command:
         done = await command.finished()
-    assert (done.code, done.out) == (2, "")
+    assert done.code == 2
+    assert len(done.out.splitlines()) == 1
+    assert done.out.startswith("warning: 'http://127.0.0.1:1/v1' failed")
     assert len(done.err.splitlines()) == 1
     assert "127.0.0.1:1" in done.err
     assert "check that the server runs" in done.err
@@ -266,6 +283,9 @@ async def test_no_color_is_respected_and_ctrl_c_at_the_prompt_leaves(on_terminal
         await terminal.shows("> ")
         terminal.type("1+1?\r")
         await terminal.shows("> ", 2)
+        wait_until_asleep(
+            process
+        )  # the prompt stands before its read begins, and readline does not hear what comes between
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 130
     assert "\n└ calculator" in terminal.shown

@@ -9,6 +9,7 @@ from agentflow.events import (
     ErrorInfo,
     FinalEvent,
     ModelCompleteEvent,
+    ModelStartEvent,
     RollbackEvent,
     ToolCompleteEvent,
     ToolDeltaEvent,
@@ -161,6 +162,21 @@ def test_other_events_are_a_line_each():
         "warning: a tap is slow",
         "(ended early: length)",
         "(cancelled: user)",
+    ]
+
+
+def test_an_attempt_that_failed_is_told_with_what_follows_and_its_text_is_void():
+    start = ModelStartEvent(provider="p", model="m", messages=1, input_tokens_estimate=1, **COMMON)
+    again = WarningEvent(code="x", message="failed", data={"next": "retry", "wait_seconds": 0.46}, **COMMON)
+    other = WarningEvent(code="x", message="failed", data={"next": "fallback", "wait_seconds": 0.0}, **COMMON)
+    retried, fell_back = (RollbackEvent(attempt=1, reason=reason, **COMMON) for reason in ("retry", "fallback"))
+    out = shown(start, again, retried, start, delta("Half"), other, fell_back, start, delta("All"), final())
+    assert out.splitlines() == [
+        "warning: failed; tried again in 0.5 s",
+        "Half",
+        "warning: failed; the next model is asked",
+        "(void: the text of attempt 1, fallback)",
+        "All",
     ]
 
 
