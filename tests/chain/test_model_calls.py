@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from agentflow import Agent, ModelChunk, Usage
-from agentflow.errors import ModelRateLimitError
-from agentflow.events import MAX_ANSWER_BYTES, MAX_DELTA_BYTES, MAX_EVENT_BYTES, EventType, encode
+from agentflow.errors import ConfigError, ModelConnectionError, ModelRateLimitError
+from agentflow.events import MAX_ANSWER_BYTES, MAX_DELTA_BYTES, MAX_EVENT_BYTES, EventType, State, encode
 from agentflow.messages import unpaired
 from agentflow.models.base import CallRequest
-from agentflow.testing import ScriptedModel, assert_laws, call
-from tests.builders import TOOLS, log_of, of, run, turns
+from agentflow.testing import ScriptedModel, assert_laws, call, text
+from tests.builders import TOOLS, log_of, of, run, served, turns
 
 
 async def test_the_rounds_reach_the_model_as_paired_messages_with_its_instructions():
@@ -121,21 +121,47 @@ async def test_a_models_own_error_keeps_its_kind_and_whether_to_try_again():
     assert (error.kind, error.message, error.retryable) == ("rate_limit", "slow down", True)
 
 
+GARBAGE = {
+    "no chunk": "not a chunk",
+    "nothing": None,
+    "bytes as text": ModelChunk(text=b"bytes"),
+    "a number as reasoning": ModelChunk(reasoning=5),
+    "arguments that are no text": ModelChunk(calls=(CallRequest(name="look", arguments={"key": "a"}),)),
+    "a name that is none": ModelChunk(calls=(CallRequest(name=None, arguments="{}"),)),
+    "10,000 calls": ModelChunk(calls=(CallRequest(name="look", arguments="{}"),) * 10_000),
+    "calls of 2 MiB": ModelChunk(calls=(CallRequest(name="look", arguments="x" * 2_000_000),)),
+    "usage as a dict": ModelChunk(text="a", usage={"input_tokens": 1}),
+    "usage of None": ModelChunk(text="a", usage=Usage(input_tokens=None, output_tokens=3)),
+    "negative usage": ModelChunk(text="a", usage=Usage(input_tokens=-5, output_tokens=3)),
+    "usage of truth": ModelChunk(text="a", usage=Usage(input_tokens=True, output_tokens=3)),
+    "a number as finish reason": ModelChunk(text="a", finish_reason=3),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_a_model_that_gives_what_it_must_not_fails_the_run_and_is_not_asked_again(garbage):
+    async def odd(request):
+        yield GARBAGE[garbage]
+
+    log = await run(odd)
+    assert (log[-1].type, log[-1].error.kind) == (EventType.FAILED, "protocol")
+    assert len(of(log, EventType.MODEL_START)) == 1
+
+
 @pytest.mark.parametrize(
-    "chunk",
-    [
-        "not a chunk",
-        ModelChunk(text=b"bytes"),
-        ModelChunk(calls=(CallRequest(name="look", arguments={"key": "a"}),)),
-        ModelChunk(calls=(CallRequest(name=None, arguments="{}"),)),
-    ],
+    "chunk", [ModelChunk(calls=(None,)), ModelChunk(calls=(CallRequest(id=5, name="a", arguments=""),))]
 )
-async def test_a_model_that_gives_what_it_must_not_fails_the_run(chunk):
+async def test_calls_that_are_none_fail_the_run(chunk):
     async def odd(request):
         yield chunk
 
-    log = await run(odd)
-    assert log[-1].type is EventType.FAILED
+    assert (await run(odd))[-1].type is EventType.FAILED
+
+
+@pytest.mark.parametrize("count", ["x", -4, None, 2.5])
+async def test_a_count_that_is_none_is_one(count):
+    log = await run([ModelChunk(text="hi", count=count)])
+    assert [event.count for event in of(log, EventType.DELTA)] == [1]
 
 
 async def test_what_a_model_sends_along_is_plain_and_clean():
@@ -189,3 +215,112 @@ async def test_a_cancelled_model_call_is_estimated():
         chain.cancel()
         end = await chain
         assert (end.usage.input_tokens > 0, end.usage.output_tokens, end.usage.estimated) == (True, 0, True)
+
+
+# -- options ---------------------------------------------------------------------------------------------
+
+
+async def test_what_is_asked_for_beside_the_messages_is_on_the_wire():
+    options = {
+        "seed": 7,
+        "stop": ("END",),
+        "tool_choice": "look",
+        "parallel_tool_calls": False,
+        "extra_body": {"top_k": 5},
+    }
+    async with served(text("hi"), model_options=options, temperature=0.0, max_tokens=99) as (provider, agent):
+        await agent.chat("hello")
+        body = provider.requests[0].body
+    assert {name: body[name] for name in ("seed", "stop", "parallel_tool_calls", "top_k")} == {
+        "seed": 7,
+        "stop": ["END"],
+        "parallel_tool_calls": False,
+        "top_k": 5,
+    }
+    assert (body["temperature"], body["max_tokens"]) == (0.0, 99)
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "look"}}
+
+
+async def test_only_what_is_asked_for_is_on_the_wire():
+    async with served(text("hi"), tools=[]) as (provider, agent):
+        await agent.chat("hello")
+        assert provider.requests[0].body.keys() == {"model", "messages", "stream", "stream_options"}
+
+
+def test_an_unknown_option_is_refused_when_the_agent_is_made():
+    with pytest.raises(ConfigError, match=r"no sed, tempo; it has seed, stop, tool_choice"):
+        Agent(model=ScriptedModel("hi"), model_options={"sed": 7, "tempo": 1})
+
+
+async def test_an_option_that_the_request_cannot_have_fails_the_run_by_name():
+    async with served(model_options={"tool_choice": "nothing like it"}) as (_, agent):
+        end = await agent.stream("hello")
+        assert (end.error.kind, "'nothing like it'" in end.error.message) == ("config", True)
+
+
+# -- models that do not behave ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [ModelChunk(), ModelChunk(reasoning=""), ModelChunk(usage=Usage())])
+async def test_a_model_that_never_waits_lets_others_run_and_can_be_cancelled(chunk):
+    async def busy(request):
+        while True:
+            yield chunk
+
+    async with Agent(model=busy) as agent:
+        chain = agent.start("hello")
+        await turns(50)  # which pass
+        assert chain.state is State.AWAITING_MODEL
+        chain.cancel()
+        assert (await chain).reason == "user"
+
+
+class Cleaning:
+    """What a model's clean-up may do once its answer was cut."""
+
+    @staticmethod
+    async def hangs():
+        await asyncio.Event().wait()
+
+    @staticmethod
+    async def raises():
+        raise ValueError("a bug in the clean-up")
+
+    @staticmethod
+    async def has_failed():
+        raise ModelConnectionError("gone")
+
+    @staticmethod
+    async def is_cancelled():
+        raise asyncio.CancelledError
+
+    @staticmethod
+    async def takes_its_time():
+        await turns(30)
+
+
+@pytest.mark.parametrize("clean_up", ["hangs", "raises", "has_failed", "is_cancelled", "takes_its_time"])
+async def test_the_clean_up_of_a_model_that_was_cut_cannot_change_the_end(clean_up):
+    async def endless(request):
+        try:
+            while True:
+                yield ModelChunk(text="x" * MAX_ANSWER_BYTES)
+        finally:
+            await getattr(Cleaning, clean_up)()
+
+    log = await run(endless)
+    assert (log[-1].type, log[-1].finish_reason) == (EventType.FINAL, "length")
+    assert len(of(log, EventType.MODEL_START)) == 1
+
+
+async def test_an_odd_name_of_a_model_is_told_as_text():
+    class Odd:
+        provider, name = 5, "\ud800"
+
+        async def stream(self, request):
+            yield ModelChunk(text="hi")
+
+    async with Agent(model=Odd()) as agent:
+        chain = agent.stream("hello")
+        (start,) = [event async for event in chain if event.type is EventType.MODEL_START]
+    assert (start.provider, start.model) == ("5", "\ufffd")

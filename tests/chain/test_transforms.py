@@ -1,13 +1,15 @@
 """What transforms may do to a run, and what becomes of one that does more."""
 
+import asyncio
+
 import msgspec
 import pytest
 
-from agentflow import Agent, InMemoryStore
-from agentflow.events import EventType
+from agentflow import Agent, InMemoryStore, ModelChunk
+from agentflow.events import MAX_EVENT_BYTES, EventType, encode
 from agentflow.stores.base import SessionKey
 from agentflow.testing import ScriptedModel, assert_laws, call
-from tests.builders import TOOLS
+from tests.builders import TOOLS, of
 
 SCRIPT = (["Let me look. ", call("look", key="a"), call("fetch", key="b"), call("count", upto=2)], "All is there.")
 
@@ -104,3 +106,122 @@ async def test_what_a_transform_makes_of_data_is_json():
     async with Agent(model=ScriptedModel([call("count", upto=1)], "x"), tools=TOOLS, transforms=[odd]) as agent:
         log = [event async for event in agent.stream("hello")]
     assert [event.data for event in log if event.type is EventType.TOOL_DELTA] == [None]
+
+
+class Fatal(BaseException):
+    """Not even an Exception."""
+
+
+@pytest.mark.parametrize(
+    "fault", [Fatal(), asyncio.CancelledError(), SystemExit(3), GeneratorExit(), StopIteration()], ids=repr
+)
+@pytest.mark.parametrize("at", [EventType.INPUT, EventType.DELTA, EventType.TOOL_COMPLETE])
+async def test_whatever_a_transform_raises_the_run_ends_and_the_session_goes_on(fault, at):
+    broken = [True]
+
+    def fragile(event):
+        if event.type is at and broken:
+            raise fault
+        return event
+
+    async with Agent(model=ScriptedModel(*SCRIPT, *SCRIPT), tools=TOOLS, transforms=[fragile]) as agent:
+        chain = agent.stream("hello", session_id="s")
+        log = [event async for event in chain]
+        assert_laws(log)
+        assert (log[-1].type, log[-1].error.kind) == (EventType.FAILED, "transform")
+        broken.clear()
+        assert (await chain).type is EventType.FAILED
+        assert (await agent.start("again", session_id="s")).type is EventType.FINAL
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        lambda metadata: metadata.update(evil=1),
+        lambda metadata: metadata.pop("page"),
+        lambda metadata: metadata["page"].append(2),
+        lambda metadata: metadata["page"].append(object()),
+    ],
+)
+async def test_metadata_changed_in_place_is_refused_and_never_logged(mutate):
+    def meddling(event):
+        if event.type is EventType.INPUT:
+            mutate(event.metadata)
+        return event
+
+    given = {"page": [1]}
+    async with Agent(model=ScriptedModel("hi"), transforms=[meddling]) as agent:
+        log = [event async for event in agent.stream("hello", metadata=given)]
+    assert_laws(log)
+    assert "changed more of a input event than its text" in log[-1].error.message
+    assert (given, [event.type for event in log]) == ({"page": [1]}, [EventType.STATE, EventType.FAILED])
+
+
+async def test_data_may_be_changed_in_place_and_the_tools_own_object_stays_as_it_is():
+    mine = {"done": 1, "total": 2, "message": "the secret"}
+
+    async def work():
+        yield mine
+
+    def hide(event):
+        if event.type is EventType.TOOL_DELTA:
+            event.data["message"] = "***"
+        return event
+
+    async with Agent(model=ScriptedModel([call("work")], "done"), tools=[work], transforms=[hide]) as agent:
+        log = [event async for event in agent.stream("hello")]
+    (told,) = of(log, EventType.TOOL_DELTA)
+    assert (told.data, mine["message"]) == ({"done": 1, "total": 2, "message": "***"}, "the secret")
+
+
+async def test_what_is_hidden_in_the_result_of_a_failed_call_is_hidden_in_its_error_too():
+    def leak() -> str:
+        raise ValueError("a secret reason")
+
+    async with Agent(model=ScriptedModel([call("leak")], "sorry"), tools=[leak], transforms=[redact]) as agent:
+        log = [event async for event in agent.stream("hello")]
+    assert_laws(log)
+    (error,) = of(log, EventType.TOOL_ERROR)
+    assert (error.error.message, error.result.splitlines()[1]) == ("ValueError: a *** reason",) * 2
+    assert "secret" not in repr(log)
+
+
+async def test_the_deltas_of_a_run_may_grow_by_so_much_in_all():
+    async def words(request):
+        for _ in range(30):
+            yield ModelChunk(reasoning="hm")
+            yield ModelChunk(text="x")
+
+    def grow(event):
+        return msgspec.structs.replace(event, text=event.text * 10_000) if event.type is EventType.DELTA else event
+
+    async with Agent(model=words, transforms=[grow]) as agent:
+        log = [event async for event in agent.stream("hello")]
+    assert_laws(log)
+    assert (log[-1].error.kind, "over the bound" in log[-1].error.message) == ("transform", True)
+    assert sum(len(encode(event)) for event in log) < MAX_EVENT_BYTES
+
+
+async def test_each_transform_is_given_what_the_one_before_it_made():
+    def then(word):
+        def add(event):
+            return msgspec.structs.replace(event, text=event.text + word) if event.type is EventType.INPUT else event
+
+        return add
+
+    model = ScriptedModel("hi")
+    async with Agent(model=model, transforms=[then(" one"), then(" two")]) as agent:
+        await agent.chat("hello")
+    assert model.requests[0].messages[0].content == "hello one two"
+
+
+async def test_a_transform_sees_only_what_it_may_change():
+    seen = set()
+
+    def look_on(event):
+        seen.add(event.type)
+        return event
+
+    async with Agent(model=ScriptedModel(*SCRIPT), tools=TOOLS, transforms=[look_on]) as agent:
+        await agent.chat("hello")
+    assert seen == {EventType.INPUT, EventType.DELTA, EventType.TOOL_DELTA, EventType.TOOL_COMPLETE}

@@ -6,6 +6,7 @@ import pytest
 
 from agentflow import Agent, InMemoryStore, ModelChunk
 from agentflow.chain.writer import MAX_WAITING
+from agentflow.errors import AgentflowError, ModelError, StoreError
 from agentflow.events import EventType
 from agentflow.models.base import CallRequest
 from agentflow.testing import ScriptedModel, call
@@ -96,3 +97,106 @@ async def test_a_tool_far_ahead_of_the_log_is_held_back():
         store.gate.set()
         chain.cancel()
         await chain
+
+
+# -- whatever ends a task --------------------------------------------------------------------------------
+
+
+def cancel_all_others():
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+@pytest.mark.parametrize("where", ["in its model", "in its tool", "in its opening", "in its writer"])
+async def test_a_run_whose_task_is_cancelled_from_outside_stops_and_tells_its_consumers(where):
+    hold = asyncio.Event()
+
+    class Holding(InMemoryStore):
+        async def open_session(self, key, run_id):
+            if where == "in its opening":
+                await hold.wait()
+            return await super().open_session(key, run_id)
+
+        async def append(self, run_id, events):
+            if where == "in its writer":
+                await hold.wait()
+            await super().append(run_id, events)
+
+    async def wait() -> str:
+        await hold.wait()
+        return "done"
+
+    async def model(request):
+        if where == "in its model":
+            await hold.wait()
+        if where == "in its tool" and request.messages[-1].role == "user":
+            yield ModelChunk(calls=(CallRequest(name="wait", arguments="{}"),))
+        yield ModelChunk(text="hi")
+
+    async with Agent(model=model, tools=[wait], store=Holding()) as agent:
+        chain = agent.start("hello", session_id="s")
+        await turns()
+        cancel_all_others()
+        with pytest.raises(StoreError, match=r"was cancelled from outside|could not be written"):
+            await chain
+        with pytest.raises(StoreError):
+            await chain.reply()
+        hold.set()
+        await turns()
+        assert agent._runs == {}
+        assert (await agent.chat("again", session_id="s")).text == "hi"
+
+
+async def test_a_task_that_cancels_itself_fails_the_run():
+    async def model(request):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+        yield ModelChunk(text="never")
+
+    async with Agent(model=model) as agent:
+        with pytest.raises(AgentflowError, match="cancelled"):
+            await agent.chat("hello")
+
+
+async def test_what_raised_in_a_model_is_logged_with_its_traceback_and_told_in_one_line(caplog):
+    def fault():
+        raise ValueError("the cause")
+
+    async def model(request):
+        fault()
+        yield ModelChunk()
+
+    log = await run(model)
+    assert log[-1].error.message == "the model call raised ValueError: the cause"
+    (record,) = caplog.records
+    assert record.exc_info[2].tb_next is not None
+    assert "in fault" in caplog.text
+
+
+async def test_the_text_of_an_error_is_bounded_and_clean():
+    class Untold(Exception):
+        def __str__(self):
+            raise RuntimeError("not even this")
+
+    for error, message in (
+        (ValueError("x" * 1_000_000), "the model call raised ValueError: " + "x" * 1966),
+        (ValueError("a\ud800"), "the model call raised ValueError: a\ufffd"),
+        (Untold(), "the model call raised Untold: "),
+        (ModelError("x" * 1_000_000), "x" * 2000),
+    ):
+        log = await run([error])
+        assert log[-1].error.message == message
+
+
+async def test_text_that_was_said_before_something_else_is_told_before_it():
+    async def model(request):
+        if request.messages[-1].role == "user":
+            yield ModelChunk(text="one ")
+            yield ModelChunk(text="two ")
+            yield ModelChunk(text="three ", calls=(CallRequest(name="look", arguments='{"key": "a"}'),))
+        else:
+            yield ModelChunk(text="done")
+
+    log = await run(model)
+    told = [getattr(event, "text", event.type.value) for event in of(log, EventType.DELTA, EventType.MODEL_COMPLETE)]
+    assert told == ["one ", "two three ", "model_complete", "done", "model_complete"]

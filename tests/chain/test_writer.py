@@ -5,10 +5,11 @@ import itertools
 
 import pytest
 
-from agentflow import Agent, InMemoryStore
+from agentflow import Agent, InMemoryStore, ModelChunk
 from agentflow.errors import AgentflowError, StoreError
 from agentflow.events import EventType
 from agentflow.messages import Message, unpaired
+from agentflow.models.base import CallRequest
 from agentflow.settings import Settings
 from agentflow.stores.base import SessionKey
 from agentflow.testing import FailingLog, LeakCheck, ScriptedModel, assert_laws, call, check_laws
@@ -240,3 +241,151 @@ async def test_errors_of_a_run_are_agentflows():
     async with Agent(model=ScriptedModel()) as agent:
         with pytest.raises(AgentflowError, match="0 turns"):
             await agent.chat("hello")
+
+
+# -- faults that nobody foresaw --------------------------------------------------------------------------
+
+
+class Unnamed:
+    """A model that breaks when it is asked for its name, from the second call on."""
+
+    provider = "odd"
+
+    def __init__(self, breaks_at):
+        self._breaks_at = breaks_at
+        self._asked = 0
+
+    @property
+    def name(self):
+        self._asked += 1
+        if self._asked == self._breaks_at:
+            raise ZeroDivisionError("a bug in the model's name")
+        return "unnamed"
+
+    async def stream(self, request):
+        if request.messages[-1].role == "user" and self._breaks_at == 2:
+            yield ModelChunk(calls=(CallRequest(name="look", arguments='{"key": "a"}'),))
+        else:
+            yield ModelChunk(text="hi")
+
+
+@pytest.mark.parametrize("breaks_at", [1, 2])
+async def test_an_unforeseen_fault_ends_the_run_frees_its_session_and_is_logged_with_its_traceback(breaks_at, caplog):
+    async with Agent(model=Unnamed(breaks_at), tools=TOOLS) as agent:
+        chain = agent.stream("hello", session_id="s")
+        log = [event async for event in chain]
+        assert_laws(log)
+        error = log[-1].error
+        assert (error.kind, error.message) == ("internal", "an internal error ended the run: ZeroDivisionError")
+        (record,) = caplog.records
+        assert (record.levelname, record.exc_info[0]) == ("ERROR", ZeroDivisionError)
+        assert "a bug in the model's name" in caplog.text
+        assert (await agent.chat("again", session_id="s")).text == "hi"
+
+
+class Fatal(BaseException):
+    """Not even an Exception."""
+
+
+FAULTS = [asyncio.CancelledError(), OSError("gone"), StoreError("no"), TypeError("odd")]
+
+
+class Faulty(InMemoryStore):
+    """One of its methods does `fault` at its `number`-th call: raises it, or gives it back."""
+
+    def __init__(self, method, fault, number=1):
+        super().__init__()
+        self._left = number
+        self._fault = fault
+        method_of_store = getattr(self, method)
+
+        async def faulty(*arguments):
+            self._left -= 1
+            if self._left:
+                return await method_of_store(*arguments)
+            if isinstance(fault, BaseException):
+                raise fault
+            return fault
+
+        setattr(self, method, faulty)
+
+
+@pytest.mark.parametrize(
+    "fault", [Fatal(), asyncio.CancelledError(), OSError("gone"), StoreError("no"), None], ids=repr
+)
+async def test_whatever_a_store_does_when_it_opens_a_session_is_told_as_a_store_error(fault):
+    async with Agent(model=ScriptedModel("hi"), store=Faulty("open_session", fault)) as agent:
+        chain = agent.stream("hello", session_id="s")
+        got = await asyncio.gather(outcome(chain.reply()), outcome(iterate(chain)), subscribe(chain))
+        assert [type(error) for error in got] == [StoreError] * 3
+        assert agent._runs == {}
+        assert (await agent.chat("again", session_id="s")).text == "hi"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=repr)
+@pytest.mark.parametrize(("method", "number"), [("append", 1), ("append", 2), ("close_session", 1)])
+async def test_whatever_a_store_raises_in_mid_run_stops_it_and_frees_its_session(method, number, fault):
+    store = Faulty(method, fault, number)
+    async with Agent(model=ScriptedModel("hi", "hi"), store=store) as agent:
+        chain = agent.stream("hello", session_id="s")
+        got = await asyncio.gather(outcome(chain.reply()), outcome(iterate(chain)), subscribe(chain))
+        assert [isinstance(error, StoreError) for error in got] == [True] * 3
+        assert check_laws(await store.read(chain.run_id, 0, 1000), ended=False) == []
+        await turns()
+        assert agent._runs == {}
+        assert (await agent.chat("again", session_id="s")).text == "hi"
+
+
+async def test_what_is_no_exception_is_told_to_the_consumers_and_to_the_loop():
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    async with Agent(model=ScriptedModel("hi", "hi"), store=Faulty("append", Fatal("x"), 2)) as agent:
+        with pytest.raises(StoreError, match="Fatal"):
+            await agent.chat("hello", session_id="s")
+        await turns()
+        assert [type(error) for error in told] == [Fatal]
+        assert (await agent.chat("again", session_id="s")).text == "hi"
+
+
+async def test_a_session_that_cannot_even_be_freed_is_logged(caplog):
+    class Gone(InMemoryStore):
+        async def append(self, run_id, events):
+            raise StoreError("gone")
+
+        async def close_session(self, key, run_id, turn):
+            raise StoreError("gone too")
+
+    async with Agent(model=ScriptedModel("hi"), store=Gone()) as agent:
+        with pytest.raises(StoreError, match=r"^gone$"):
+            await agent.chat("hello", session_id="s")
+        await turns()
+    assert "session s stays held" in caplog.text
+    assert "gone too" in caplog.text
+
+
+async def test_cancelled_waits_leave_no_followers_and_a_stored_error_does_not_grow():
+    hold = asyncio.Event()
+
+    async def slow(request):
+        await hold.wait()
+        yield ModelChunk(text="hi")
+
+    async with Agent(model=slow, store=Faulty("append", StoreError("no"), 2)) as agent:
+        chain = agent.start("hello")
+        await turns()
+        writer = chain._agent_run._writer
+        for _ in range(50):
+            wait = asyncio.get_running_loop().create_task(chain._terminal())
+            await turns(2)
+            wait.cancel()
+            await asyncio.gather(wait, return_exceptions=True)
+        assert len(writer._followers) == 0
+        hold.set()
+        lengths = []
+        for _ in range(50):
+            error = await outcome(chain.reply())
+            frames, trace = 0, error.__traceback__
+            while trace is not None:
+                frames, trace = frames + 1, trace.tb_next
+            lengths.append(frames)
+        assert len(set(lengths)) == 1
