@@ -118,7 +118,7 @@ class Endpoint:
         timeouts: Timeouts | None = None,
         connections: int = 0,
     ) -> None:
-        self.base_url = _checked_url(base_url)
+        self.base_url = checked_url(base_url)
         self.provider = mask(self.base_url) if provider == CUSTOM else provider
         self.key = SecretStr(_checked_key(api_key, self.provider))
         self.timeouts = timeouts or Timeouts()
@@ -373,7 +373,8 @@ class _Limits:
         return kind(f"{self._provider!r} {words}", provider=self._provider)
 
 
-def _checked_url(base_url: str) -> str:
+def checked_url(base_url: str) -> str:
+    """The address without a "/" at its end. Raises `ConfigError` for one that cannot be, or that has secrets in it."""
     try:
         parts = urlsplit(base_url)
         host = (parts.hostname or "").encode("idna")

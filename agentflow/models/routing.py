@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from agentflow.errors import ConfigError
 from agentflow.models.base import ChatModel
-from agentflow.models.http import CUSTOM, Timeouts
+from agentflow.models.http import CUSTOM, Timeouts, checked_url
 from agentflow.models.ollama import OllamaModel
 from agentflow.models.openai import OpenAIModel
 from agentflow.models.providers import ALIASES, PREFIXES, PRESETS, Preset
@@ -50,7 +50,9 @@ class KnownProvider:
 
 
 def known_providers(settings: Settings) -> list[KnownProvider]:
-    """All that have an address: the presets, then those of the settings. Raises `ConfigError` for a region unknown."""
+    """All that have an address: the presets, then those of the settings. Raises `ConfigError` for an address or a
+    region that cannot be.
+    """
     own = (name for name, its in settings.providers.items() if name not in PRESETS and its.base_url is not None)
     found = []
     for name in (*PRESETS, *own):
@@ -58,7 +60,7 @@ def known_providers(settings: Settings) -> list[KnownProvider]:
         found.append(
             KnownProvider(
                 name=name,
-                base_url=_address(name, preset, settings),
+                base_url=checked_url(_address(name, preset, settings)),
                 default_model=_default_model(name, settings),
                 key_variable=preset.key_variable,
                 key_required=preset.key_required,

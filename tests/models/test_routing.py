@@ -255,6 +255,12 @@ def test_the_known_providers_are_told_with_whether_they_have_a_key(monkeypatch):
     assert "0123456789" not in repr(found)
 
 
+def test_an_address_with_secrets_in_it_is_not_shown():
+    with pytest.raises(ConfigError) as caught:
+        known_providers(Settings(providers={"mine": {"base_url": "http://user:0123456789@h/v1"}}))
+    assert "0123456789" not in str(caught.value)
+
+
 def test_a_provider_is_asked_for_its_models_without_one_of_them(keys):
     assert route(provider_client("nv", Settings())) == ("nvidia", "", "key-of-nvidia", NVIDIA)
     assert isinstance(provider_client("ollama", Settings()), OllamaModel)
