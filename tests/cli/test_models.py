@@ -5,7 +5,7 @@ import pytest
 from agentflow.cli.models import check, overview
 from agentflow.models.scripted import ScriptedModel
 from agentflow.settings import Settings
-from agentflow.testing import FakeProvider, Reset, recorded, status, text
+from agentflow.testing import FakeProvider, Reset, Stall, recorded, status, text
 
 TOO_FEW = b'{"error":{"message":"Could not finish the message because max_tokens or model output limit was reached."}}'
 
@@ -125,6 +125,16 @@ async def test_each_model_of_an_alias_is_asked_and_the_worst_counts(ask):
     assert done.code == 1
     assert [line.partition(" ")[0] for line in done.out.splitlines()] == ["mine/a", "mine/c"]
     assert "mine/b" in done.err
+
+
+async def test_ctrl_c_ends_a_check(agentflow):
+    async with FakeProvider((Stall(),)) as provider:
+        async with agentflow("models", "check", "m", "--base-url", provider.base_url) as command:
+            await provider.received()
+            command.interrupt()
+            done = await command.finished()
+        await provider.idle()
+    assert (done.code, done.out, done.err) == (130, "", "")
 
 
 async def test_a_model_without_an_address_is_checked_too():
