@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agentflow.errors import SessionBusyError, StoreError
+from agentflow.errors import RunNotFoundError, SessionBusyError, StoreError
 from agentflow.events import TERMINAL_TYPES, AgentEvent
 from agentflow.stores.base import Session, SessionKey, Turn
 
@@ -87,7 +87,7 @@ class InMemoryStore:
         """See `EventLog.wait`."""
         run = self._runs.get(run_id)
         if run is None:
-            raise StoreError(f"run {run_id!r} is not in this store any more")
+            raise RunNotFoundError(f"run {run_id!r} is not in this store any more")
         if len(run.events) > after:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

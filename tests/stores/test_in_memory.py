@@ -1,11 +1,12 @@
 """The default store: the contracts of `stores.base`, and its bounds."""
 
 import asyncio
+from collections import OrderedDict
 
 import pytest
 
 from agentflow import InMemoryStore
-from agentflow.errors import SessionBusyError, StoreError
+from agentflow.errors import RunNotFoundError, SessionBusyError, StoreError
 from agentflow.messages import Message
 from agentflow.stores.base import SessionKey, Turn
 from agentflow.stores.in_memory import MAX_WAITING
@@ -68,7 +69,7 @@ async def test_waiting_ends_with_the_next_append_and_at_once_if_it_is_there():
 
 
 async def test_waiting_for_a_run_that_is_gone_is_an_error():
-    with pytest.raises(StoreError, match="'gone'"):
+    with pytest.raises(RunNotFoundError, match="'gone'"):
         await InMemoryStore().wait("gone", 0)
 
 
@@ -207,6 +208,52 @@ async def test_sessions_go_least_recently_used_first_and_held_ones_never():
         await store.open_session(SessionKey(name), name)
         await store.close_session(SessionKey(name), name, turn(f"{name}{store._now()}"))
     assert [key.session_id for key in store._sessions] == ["held", "c", "d"]
+
+
+class Counted(OrderedDict):
+    """Counts the items that are looked at."""
+
+    looks = 0
+
+    def __iter__(self):
+        for key in super().__iter__():
+            self.looks += 1
+            yield key
+
+    def items(self):
+        for key in self:
+            yield key, self[key]
+
+
+async def one_more(kept):
+    """How many of `kept` runs and sessions are looked at for one more, and after."""
+    store = InMemoryStore(max_runs=10_000, max_sessions=10_000)
+    store._ended, store._sessions = Counted(), Counted()
+    for number in range(kept + 1):
+        store._ended.looks = store._sessions.looks = 0
+        key = SessionKey(f"s{number}")
+        await store.open_session(key, f"r{number}")
+        await store.append(f"r{number}", ended_log())
+        await store.close_session(key, f"r{number}", turn(f"r{number}"))
+    assert len(store._ended) == len(store._sessions) == kept + 1
+    return store._ended.looks + store._sessions.looks
+
+
+async def test_a_new_run_costs_the_same_however_many_are_kept():
+    assert await one_more(2000) == await one_more(20) <= 4
+
+
+async def test_a_full_store_looks_no_further_than_what_it_drops():
+    store = InMemoryStore(max_runs=50, max_sessions=50)
+    store._ended, store._sessions = Counted(), Counted()
+    for number in range(500):
+        store._ended.looks = store._sessions.looks = 0
+        key = SessionKey(f"s{number}")
+        await store.open_session(key, f"r{number}")
+        await store.append(f"r{number}", ended_log())
+        await store.close_session(key, f"r{number}", turn(f"r{number}"))
+        assert store._ended.looks + store._sessions.looks <= 8
+    assert max(len(store._runs), len(store._sessions)) <= 50
 
 
 async def test_closing_keeps_what_is_there():
