@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -330,3 +331,81 @@ async def test_chat_sync_refuses_a_running_loop():
 def test_start_needs_a_running_loop():
     with pytest.raises(RuntimeError, match="no running event loop"):
         Agent(model=ScriptedModel("hi")).start("hello")
+
+
+async def parrot(request):
+    await asyncio.sleep(0)
+    yield ModelChunk(text=request.messages[-1].content)
+
+
+@pytest.mark.parametrize("session_id", [None, "s"])
+def test_chat_sync_from_many_threads_answers_each(session_id):
+    agent = Agent(model=parrot)
+    with ThreadPoolExecutor(8) as threads:
+        replies = threads.map(lambda number: agent.chat_sync(f"hello {number}", session_id=session_id), range(24))
+        assert [reply.text for reply in replies] == [f"hello {number}" for number in range(24)]
+    assert len(agent._store._sessions) == (1 if session_id else 24)
+    asyncio.run(agent.aclose())
+
+
+async def test_chat_sync_refuses_while_runs_are_alive_in_another_loop():
+    model = Held()
+    async with Agent(model=model) as agent:
+        chain = agent.start("hello")
+        await turns()
+        with pytest.raises(AgentflowError, match=r"runs in another event loop; use `await agent\.chat"):
+            await asyncio.to_thread(agent.chat_sync, "aside")
+        model.gates[0].set()
+        assert (await chain.reply()).text == "answer to hello"
+
+
+def test_chat_sync_in_a_tool_of_its_own_chat_sync_is_refused_since_it_would_wait_for_itself():
+    agents = []
+
+    def aside() -> str:
+        return agents[0].chat_sync("aside").text
+
+    def through_another() -> str:
+        return agents[1].chat_sync("go on").text
+
+    script = [[call("aside")], "refused", [call("through_another")], "done"]
+    agents.append(Agent(name="first", model=ScriptedModel(*script), tools=[aside, through_another]))
+    agents.append(Agent(name="second", model=ScriptedModel([call("aside")], "refused there"), tools=[aside]))
+    reply = agents[0].chat_sync("hello")
+    assert (reply.text, reply.tools[0].status) == ("refused", "error")
+    assert "agent 'first' runs this tool in its own chat_sync()" in reply.tools[0].result
+    reply = agents[0].chat_sync("hello")
+    assert reply.tools[0].result == "[success]\nrefused there"
+    for agent in agents:
+        asyncio.run(agent.aclose())
+
+
+# -- what an agent is made of ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, 5, "a\ud800", b"shop"])
+def test_a_name_that_is_none_is_refused(name):
+    with pytest.raises(ConfigError, match="an agent's name must be a text"):
+        Agent(name=name, model=ScriptedModel("hi"))
+
+
+def test_a_coroutine_is_no_model():
+    async def answer(request):
+        return ModelChunk(text="hi")
+
+    class Answering:
+        async def stream(self, request):
+            return ModelChunk(text="hi")
+
+    for model in (answer, Answering()):
+        with pytest.raises(ConfigError, match="must be an async generator: it has to yield ModelChunk"):
+            Agent(model=model)
+
+
+def test_tools_are_a_list():
+    def look() -> str:
+        return "seen"
+
+    for tools in (look, "look"):
+        with pytest.raises(ConfigError, match=r"tools must be a list, .* write tools=\[\.\.\.\]"):
+            Agent(model=ScriptedModel("hi"), tools=tools)

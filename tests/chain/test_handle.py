@@ -7,9 +7,10 @@ import weakref
 import pytest
 from reactivex import Observable
 
-from agentflow import Agent, RunCancelled, RunFailed
+from agentflow import Agent, InMemoryStore, ModelChunk, RunCancelled, RunFailed
 from agentflow.chain.handle import EventIterator
-from agentflow.errors import ModelStatusError, NotPendingError
+from agentflow.errors import ModelStatusError, NotPendingError, RunNotFoundError
+from agentflow.event_log import PAGE
 from agentflow.events import TERMINAL_TYPES, EventType, QuestionEvent, ResolvedEvent, State, ToolStartEvent
 from agentflow.operators import of_type
 from agentflow.testing import ScriptedModel, assert_laws, call
@@ -320,3 +321,46 @@ async def test_an_ended_run_and_its_subscribers_are_forgotten():
         for _ in range(2):  # a cycle with a finalizer goes with the second
             gc.collect()
         assert [ref() for ref in gone] == [None] * 3
+
+
+# -- logs that are gone ----------------------------------------------------------------------------------
+
+
+async def evicted(agent, chain):
+    """End the chain's run, and let others take its place in a store that keeps one."""
+    await chain
+    for _ in range(2):
+        await agent.chat("another")
+
+
+async def test_a_chain_whose_log_was_dropped_says_so_to_every_new_consumer():
+    async with agent_of("one", "two", "three", store=InMemoryStore(max_runs=1)) as agent:
+        chain = agent.start("hello")
+        await evicted(agent, chain)
+        with pytest.raises(RunNotFoundError, match=chain.run_id):
+            [event async for event in chain]
+        seen, errors, done = collect(chain)
+        await done.wait()
+        assert (seen, [type(error) for error in errors]) == ([], [RunNotFoundError])
+        with pytest.raises(RunNotFoundError):
+            await anext(agent.follow(chain.run_id))
+        assert (await chain).text == "one"  # which the run still knows
+        assert (await chain.reply()).text == "one"
+
+
+@pytest.mark.parametrize("reader", ["iterator", "follower"])
+async def test_a_reader_in_the_middle_of_a_log_that_was_dropped_is_told(reader):
+    async def talkative(request):
+        for number in range(400 if request.messages[-1].content == "hello" else 1):
+            yield ModelChunk(text="a") if number % 2 else ModelChunk(reasoning="b")
+
+    async with Agent(model=talkative, store=InMemoryStore(max_runs=1)) as agent:
+        chain = agent.start("hello")
+        await chain
+        events = aiter(chain) if reader == "iterator" else agent.follow(chain.run_id)
+        seen = [await anext(events)]
+        await evicted(agent, chain)
+        with pytest.raises(RunNotFoundError):
+            async for event in events:
+                seen.append(event)  # noqa: PERF401  what came before the error is kept
+        assert [event.seq for event in seen] == list(range(1, PAGE + 1))

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any, assert_type
 
+from pydantic import BaseModel
 from reactivex import Observable
 from reactivex.abc import DisposableBase
 
@@ -28,6 +29,7 @@ from agentflow import (
     of_type,
     tool,
 )
+from agentflow.agent import ModelOptions
 from agentflow.events import (
     ApprovalEvent,
     CancelledEvent,
@@ -39,6 +41,7 @@ from agentflow.events import (
     ToolRecord,
     ToolStartEvent,
 )
+from agentflow.messages import ImagePart, TextPart
 from agentflow.models.scripted import ScriptedModel, call
 
 
@@ -149,6 +152,29 @@ async def an_agent() -> None:
         async for event in agent.follow(chain.run_id, after=17):
             narrow(event)
         views(agent)
+
+
+def what_is_asked(agent: Agent) -> None:
+    parts = (TextPart("Which is mine?"), ImagePart(data=b"png", media_type="image/png"))
+    assert_type(agent.stream(parts, session_id=None, user_id="u", model="ollama", metadata={}), AgentChain)
+    assert_type(agent.stream(AgentRequest(parts, session_id="s")), AgentChain)
+    # What is wrong is told before it runs: each of these must be an error, or its comment is one.
+    agent.stream("hello", sesion_id="s")  # type: ignore[call-arg]
+    agent.start("hello", session_id=5)  # type: ignore[arg-type]
+    agent.chat_sync(b"hello")  # type: ignore[arg-type]
+    Agent(model_options={"sed": 7})  # type: ignore[arg-type]
+
+
+class Weather(BaseModel):
+    degrees: int
+
+
+async def a_form() -> Weather:
+    options: ModelOptions = {"seed": 7, "stop": ("END",), "tool_choice": "none", "extra_body": {"top_k": 5}}
+    agent = Agent(output=Weather, degraded="Not now.", model_options=options)
+    reply = await agent.chat("How cold is it?")
+    weather: Weather = reply.output
+    return weather
 
 
 def a_script(agent: Agent) -> str:
