@@ -293,7 +293,7 @@ def _on_resolved(context: _Context, event: ResolvedEvent) -> Step:
 
 
 def _on_warning(context: _Context, event: WarningEvent) -> Step:
-    if event.code != "output_invalid" or context.chain.state is not State.THINKING:
+    if event.code != "output_invalid" or context.chain.state is not State.THINKING or not context.chain.rounds:
         return context.chain, ()
     # The answer lacks the form that was asked for; the model is told so as by its user, and answers again.
     return context.with_round(reply=event.message), (
