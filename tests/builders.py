@@ -102,6 +102,10 @@ def warning(iteration=1):
     return make(WarningEvent, iteration, code="x", message="m")
 
 
+def output_invalid(iteration=1, message="Answer again."):
+    return make(WarningEvent, iteration, code="output_invalid", message=message)
+
+
 def summary(iteration=1):
     return make(
         SummaryEvent, iteration, turns=(1, 2), text="", confidence=1.0, used=True, tokens_before=2, tokens_after=1

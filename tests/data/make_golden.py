@@ -9,16 +9,24 @@ import sys
 from pathlib import Path
 
 import msgspec
+from pydantic import BaseModel
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
 from agentflow import Agent, ModelChunk  # noqa: E402  the path comes first
-from agentflow.errors import ModelStatusError  # noqa: E402
+from agentflow.errors import ModelConnectionError, ModelRateLimitError, ModelStatusError  # noqa: E402
 from agentflow.events import EventType, decode, encode  # noqa: E402
 from agentflow.state import RunState, kept_messages, reduce  # noqa: E402
 from agentflow.testing import ScriptedModel, VirtualTimeLoop, call  # noqa: E402
 from tests import builders as b  # noqa: E402
+
+
+class Weather(BaseModel):
+    """The form of an answer."""
+
+    degrees: int
+
 
 MIXED = (
     [ModelChunk(reasoning="I look."), "Let me look. ", call("look", id="a", key="x"), call("fetch", id="b", key="y"),
@@ -35,7 +43,13 @@ RUNS = {
     "cut_calls": ([call("look", id="a", key="x"), ModelChunk(finish_reason="length")], "Once more, then."),
     "max_iterations": ([call("look", id="a", key="x")], [call("look", id="b", key="y")]),
     "cancelled": ([call("look", id="a", key="x"), call("count", id="b", upto=99)],),
-}
+    "attempts": (["Wrong, ", ModelConnectionError("gone")], [call("look", id="a", key="x")],
+                 [ModelRateLimitError("slow down", retry_after=2.0)], "Right."),
+    "degraded": ([call("look", id="a", key="x")], ["Half an ", ModelStatusError("no such model", status=404)]),
+    "corrected": ("It is cold.", '{"degrees": -5}'),
+    "uncorrected": ("It is cold.", "Very cold."),
+}  # fmt: skip
+OPTIONS = {"degraded": {"degraded": "Not now."}, "corrected": {"output": Weather}, "uncorrected": {"output": Weather}}
 ROUND = (b.begin("hello"), b.model_start(), b.delta("wrong "), b.delta("so", channel="reasoning"))
 BY_HAND = {
     "rollback": (*ROUND, b.rollback(), b.model_start(attempt=2), b.delta("right", attempt=2), b.model_complete()),
@@ -51,8 +65,8 @@ BY_HAND = {
 
 async def record(name):
     """The log of a run with a scripted model, in virtual time."""
-    agent = Agent(name="golden", model=ScriptedModel(*RUNS[name]), tools=b.TOOLS, max_iterations=2 + (name == "tools"))
-    async with agent:
+    options = {"max_iterations": 3 if name == "tools" else 2} | OPTIONS.get(name, {})
+    async with Agent(name="golden", model=ScriptedModel(*RUNS[name]), tools=b.TOOLS, **options) as agent:
         chain = agent.stream("hello", session_id="golden", user_id="user", metadata={"page": 1})
         log = []
         async for event in chain:

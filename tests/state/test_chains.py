@@ -63,3 +63,19 @@ def test_a_call_is_found_in_its_round_only():
     assert (call.status, call.started, fold.state.root.find("c2")) == ("running", True, None)
     fold.all(b.tool_complete("c1"), b.model_start(2))
     assert fold.state.root.find("c1") is None
+
+
+def test_a_reply_that_failed_is_in_no_message_once_another_answer_took_its_place():
+    fold = b.Fold(degraded="Not now.").all(
+        b.begin(), b.model_start(), b.delta("half"), b.model_complete(finish_reason="error")
+    )
+    assert [m.content for m in turn_messages(fold.state.root)][1:] == ["half"]  # until then it is all there is
+    fold.add(b.delta("Not now.", 2))
+    assert [m.content for m in turn_messages(fold.state.root)][1:] == ["Not now."]
+
+
+def test_a_correction_is_said_as_by_the_user():
+    fold = b.Fold().all(b.begin(), b.model_start(), b.delta("cold"), b.model_complete(), b.output_invalid())
+    messages = [(m.role, m.content) for m in turn_messages(fold.state.root)]
+    assert messages[1:] == [("assistant", "cold"), ("user", "Answer again.")]
+    assert kept_messages(fold.state.root)[-1].role == "assistant"

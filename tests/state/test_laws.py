@@ -9,11 +9,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agentflow.errors import InvalidTransition
 from agentflow.events import EventType, State
-from agentflow.messages import unpaired
-from agentflow.state import TABLE, kept_messages
+from agentflow.messages import Message, unpaired
+from agentflow.state import TABLE, CallModel, Notice, kept_messages, turn_messages
 from agentflow.testing import assert_laws, check_laws
 from tests import builders as b
 
+SORRY = "Not now."
 hits = Counter()  # (state, event type, next state), over all examples and the directed runs below
 
 
@@ -46,7 +47,7 @@ class Run(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.fold = b.Fold(max_iterations=4)
+        self.fold = b.Fold(max_iterations=4, degraded=SORRY)
         self.oracle = Oracle()
         self.number = 0
         self.whole = False
@@ -104,6 +105,33 @@ class Run(RuleBasedStateMachine):
         o.phase = "thinking"
         if ids:  # the first is told with the reply
             self.begin_call(ids[0])
+
+    @precondition(lambda self: self.phase == "model")
+    @rule(now=st.sampled_from([True, *[False] * 3]))
+    def fail_for_good(self, now):
+        o = self.oracle
+        if not now:
+            return
+        self.add(b.model_complete(iteration=o.iteration, finish_reason="error"))
+        assert self.fold.commands == (Notice("r", SORRY, "degraded"),)
+        before = turn_messages(self.fold.state.root)
+        o.iteration, o.said = o.iteration + 1, SORRY
+        self.add(b.delta(SORRY, o.iteration))
+        self.add(b.final(self.fold.state, "degraded"))
+        o.phase = "completed"
+        # What the failed round had said is in no message, and all that stood before it is.
+        after = kept_messages(self.fold.state.root)
+        said = before[:-1] if before[-1].role == "assistant" else before
+        assert after == (*said, Message(role="assistant", content=SORRY))
+
+    @precondition(lambda self: self.phase == "thinking" and self.whole and self.oracle.iteration < 4)
+    @rule()
+    def correct(self):
+        o = self.oracle
+        self.add(b.output_invalid(o.iteration, "Answer again."))
+        assert self.fold.commands == (CallModel("r", iteration=o.iteration + 1),)
+        assert turn_messages(self.fold.state.root)[-1] == Message(role="user", content="Answer again.")
+        self.start_model()
 
     def begin_call(self, call_id):
         o = self.oracle
@@ -277,6 +305,9 @@ DIRECTED = {
                           b.tool_error("c2", status="cancelled"), b.failed()],
     "cancelled with calls": [*CALLS, b.tool_start("c1"), b.tool_error("c1", status="cancelled"), b.tool_start("c2"),
                              b.tool_error("c2", status="cancelled"), b.cancelled()],
+    "failed for good": [*ROUND, b.delta("x"), b.model_complete(finish_reason="error"), b.delta(SORRY, 2)],
+    "corrected": [*ROUND, b.delta("x"), b.model_complete(), b.output_invalid(), b.model_start(2), b.delta("{}", 2),
+                  b.model_complete(iteration=2)],
     "completed": [*CALLS, b.tool_start("c1"), b.tool_start("c2"), b.tool_error("c1"), b.tool_complete("c2"),
                   b.model_start(2), b.model_complete(iteration=2)],
 }  # fmt: skip

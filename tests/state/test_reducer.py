@@ -5,7 +5,7 @@ import pytest
 
 from agentflow.errors import InvalidTransition
 from agentflow.events import EVENT_CLASSES, EventType, State
-from agentflow.state import TABLE, RunState, reduce
+from agentflow.state import TABLE, Finish, Notice, RunState, reduce
 from tests import builders as b
 
 # One run per state, stopped there, with a call that is open where there can be one.
@@ -139,3 +139,16 @@ def test_folding_a_log_with_its_state_events_gives_the_same_state():
     for event in fold.log:
         state, _ = reduce(state, event)
     assert state == fold.state
+
+
+@pytest.mark.parametrize("begun", [[], [b.begin()], STOPPED[State.AWAITING_MODEL], CALL])
+def test_a_correction_where_no_answer_is_judged_is_a_note_like_any_other(begun):
+    fold = b.Fold().all(*begun)
+    before = fold.state
+    assert (fold.add(b.output_invalid()), fold.state) == ((), before)
+
+
+def test_a_reply_that_failed_is_answered_by_the_framework_only_if_it_was_told_how():
+    failed = [*STOPPED[State.AWAITING_MODEL], b.model_complete(finish_reason="error")]
+    assert b.Fold().all(*failed).commands == (Finish("r", "stop"),)
+    assert b.Fold(degraded="Not now.").all(*failed).commands == (Notice("r", "Not now.", "degraded"),)
