@@ -14,8 +14,8 @@ from agentflow.testing import FakeProvider, status
 
 CANARY = "canary-0123456789"
 COMMANDS = [
-    ("chat Hi --model mine/m", 2),
-    ("chat Hi --model mine/m --json", 2),
+    ("chat Hi", 2),
+    ("chat Hi --json", 2),
     ("models", 0),
     ("models --provider mine", 2),
     ("models check mine/m", 2),
@@ -158,7 +158,7 @@ async def test_no_command_shows_a_key_whatever_goes_wrong(agentflow, tmp_path):
 
     async with FakeProvider(respond=repeat_the_key) as provider:
         variables = {preset.key_variable: CANARY for preset in PRESETS.values()}
-        variables["AGENTFLOW_PROVIDERS__MINE__BASE_URL"] = provider.base_url
+        variables |= {"AGENTFLOW_PROVIDERS__MINE__BASE_URL": provider.base_url, "AGENTFLOW_MODEL__DEFAULT": "mine/m"}
         for line, code in COMMANDS:
             async with agentflow(*line.split(), **variables) as command:
                 done = await command.finished()
