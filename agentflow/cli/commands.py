@@ -21,7 +21,7 @@ from typer.exceptions import TyperException
 from agentflow.cli.chat import EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE, converse, setup_fault
 from agentflow.cli.doctor import examine
 from agentflow.cli.models import check, overview, pull, served
-from agentflow.cli.screen import PlainConsole, Screen, columns, one_line
+from agentflow.cli.screen import PlainConsole, Screen, cleaned, columns, one_line
 from agentflow.cli.tools import as_json as tools_as_json
 from agentflow.cli.tools import lines as tool_lines
 from agentflow.config import NO_TOOLS, build_agent, load_tools, tool_modules
@@ -283,7 +283,7 @@ def doctor(
 
 
 def _print(lines: Iterable[str]) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.writelines(f"{cleaned(line)}\n" for line in lines)
 
 
 def _write_file(path: Path, text: str) -> None:

@@ -46,9 +46,10 @@ async def test_the_providers_are_shown(ask):
 
 
 async def test_the_models_of_a_server_are_listed_one_a_line(ask):
-    async with FakeProvider(recorded(b'{"data":[{"id":"b"},{"id":"a"}]}', content_type="application/json")) as provider:
+    listed = recorded(b'{"data":[{"id":"b\\u001b[2J"},{"id":"a"}]}', content_type="application/json")
+    async with FakeProvider(listed) as provider:
         done = await ask(provider, "--provider", "mine")
-    assert (done.code, done.out, done.err) == (0, "a\nb\n", "")
+    assert (done.code, done.out, done.err) == (0, "a\nb[2J\n", "")  # it cannot drive the terminal
 
 
 async def test_the_models_of_an_ollama_server_are_listed_too(ask):
