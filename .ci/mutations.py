@@ -1,7 +1,7 @@
 """Break one guarantee after another and show that the suite notices: `python .ci/mutations.py [NAME ...]`.
 
 Each mutation is a small edit in a copy of the tree; the tests named with it must then fail. Ends with exit code 1
-if one does not, or if the text that it edits is not there any more. Takes about a minute in all.
+if one does not, or if the text that it edits is not there any more. Takes about two minutes in all.
 """
 
 import os
@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+PATIENCE = 20  # seconds for one test: some mutations make it wait for ever
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -50,7 +51,7 @@ MUTATIONS = (
     ),
     Mutation(
         "flush order: an event overtakes the text before it",
-        "agentflow/chain/performer.py",
+        "agentflow/chain/work.py",
         "        self._batch.close()\n        self.writer.post(item)",
         "        self.writer.post(item)",
         ("tests/chain", "tests/test_agent.py"),
@@ -90,6 +91,41 @@ MUTATIONS = (
         "frozenset()",
         ("tests/state", "tests/chain"),
     ),
+    Mutation(
+        "attempts: a failed one is not rolled back",
+        "agentflow/chain/model_calls.py",
+        "self._work.post(RollbackEvent(",
+        "repr(RollbackEvent(",
+        ("tests/chain/test_attempts.py",),
+    ),
+    Mutation(
+        "attempts: the text of a failed one stays",
+        "agentflow/state/reducer.py",
+        'context.with_round(text="", reasoning="", void=True), (command,)',
+        "context.with_round(void=True), (command,)",
+        ("tests/state", "tests/chain/test_attempts.py"),
+    ),
+    Mutation(
+        "attempts: a refused request is made again",
+        "agentflow/models/resilience.py",
+        "if not error.retryable or attempt >= self.attempts:",
+        "if attempt >= self.attempts:",
+        ("tests/models/test_resilience.py", "tests/chain/test_attempts.py"),
+    ),
+    Mutation(
+        "sessions: a run that had to stop keeps its own",
+        "agentflow/chain/writer.py",
+        "await self._runtime.store.close_session(self._info.session, self._info.run_id, None)",
+        "pass",
+        ("tests/chain/test_writer.py",),
+    ),
+    Mutation(
+        "reading: a reader of a dropped log goes on for ever",
+        "agentflow/event_log.py",
+        "if waited:",
+        "if False:",
+        ("tests/chain/test_handle.py",),
+    ),
 )
 
 
@@ -105,7 +141,8 @@ def red(mutation: Mutation) -> bool:
         if mutation.before not in text:
             sys.exit(f"{mutation.name}: the text to change is not in {mutation.path} any more; adapt .ci/mutations.py")
         source.write_text(text.replace(mutation.before, mutation.after), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *mutation.tests]
+        options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", f"--timeout={PATIENCE}"]
+        command = [sys.executable, "-m", "pytest", *options, *mutation.tests]
         environment = os.environ | {"PYTHONPATH": str(tree)}
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 1):

@@ -322,6 +322,7 @@ async def test_whatever_a_store_does_when_it_opens_a_session_is_told_as_a_store_
         assert (await agent.chat("again", session_id="s")).text == "hi"
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
 @pytest.mark.parametrize(("method", "number"), [("append", 1), ("append", 2), ("close_session", 1)])
 async def test_whatever_a_store_raises_in_mid_run_stops_it_and_frees_its_session(method, number, fault):
