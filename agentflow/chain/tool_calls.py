@@ -3,6 +3,7 @@
 How a tool is run, and what it may do to us, is in `tools.execution`.
 """
 
+import json
 from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -19,13 +20,19 @@ from agentflow.events import (
     ToolErrorEvent,
     ToolStartEvent,
     ToolStatus,
+    WarningEvent,
+    plain,
 )
-from agentflow.messages import ToolCall
+from agentflow.messages import ToolCall, clean_text
 from agentflow.state import CompleteTool, RefuseTool, RunState, RunTool
 from agentflow.stores.base import SessionKey
+from agentflow.tools.coercion import Correction
 from agentflow.tools.execution import ToolContext, ToolOutcome, execute
 from agentflow.tools.registry import Tool
 from agentflow.tools.resolvers import resolve
+
+_MAX_CORRECTIONS = 20  # told of one call
+_MAX_SHOWN = 200  # characters of a value before and after
 
 Prepared: TypeAlias = tuple[Sequence[AgentEvent], Action | None]
 
@@ -48,11 +55,26 @@ class ToolCalls:
             message = f"there is no tool {call.name[:100]!r}; the tools are: {names}"
             return self._refused(command, state, "unknown_tool", "not_found", message), None
         try:
-            arguments = resolve(tool, call.raw_arguments)
+            arguments, corrections = resolve(tool, call.raw_arguments)
         except ToolArgumentsError as error:
             return self._refused(command, state, "invalid_arguments", error.kind, str(error)), None
         start = self._start_event(command, state, arguments)
-        return (start,), partial(self._start, tool, arguments, start)
+        action = partial(self._start, tool, arguments, start)
+        return ((self._corrected(start, corrections), start) if corrections else (start,)), action
+
+    def _corrected(self, start: ToolStartEvent, corrections: Sequence[Correction]) -> WarningEvent:
+        """What was changed in a model's arguments, told before the call."""
+        told = [
+            {"field": _short(one.field), "before": _short(one.before), "after": _short(one.after), "rule": one.rule}
+            for one in corrections[:_MAX_CORRECTIONS]
+        ]
+        rules = ", ".join(dict.fromkeys(one.rule for one in corrections))
+        return WarningEvent(
+            code="arguments_corrected",
+            message=f"the arguments of {start.tool} were corrected before the call: {rules}",
+            data={"call_id": start.call_id, "tool": start.tool, "corrections": told},
+            **self._work.header(start.iteration),
+        )
 
     def refuse(self, command: RefuseTool, state: RunState) -> Prepared:
         """Answer the call with an error."""
@@ -150,3 +172,11 @@ def _call(command: RunTool | RefuseTool | CompleteTool, state: RunState) -> Tool
     if found is None:
         raise RuntimeError(f"a command for the call {command.call_id!r}, which is not in this round")
     return found.call
+
+
+def _short(value: Any) -> Any:
+    """A value as it is if it is short, else the beginning of its text or JSON."""
+    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+    if len(text) > _MAX_SHOWN:
+        return clean_text(text[:_MAX_SHOWN]) + "..."
+    return plain(value)

@@ -1,14 +1,16 @@
 """From the text of a model to arguments that fit a tool's schema, or a refusal that tells the model what to do.
 
-Nothing is guessed: cut JSON stays cut, a string stays a string, no default is filled in.
+The text is read as JSON, goes through an ordered chain of resolvers that correct its notation, and is validated
+strictly. Arguments that fit are never changed; nothing is guessed: cut JSON stays cut, a string stays a string, no
+default is filled in. What each correction is stands in `repair`, `smuggled` and `coercion`.
 """
 
 import difflib
+import enum
 import itertools
 import json
-import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from jsonschema import ValidationError
 from jsonschema.exceptions import best_match
@@ -16,61 +18,184 @@ from jsonschema.exceptions import best_match
 from agentflow.errors import ToolArgumentsError
 from agentflow.events import plain
 from agentflow.messages import clean_text
+from agentflow.tools import repair
+from agentflow.tools.coercion import Coercion, Correction
 from agentflow.tools.registry import Tool
+from agentflow.tools.smuggled import Part, allows_packed_text, take_apart
 
 _MAX_DEPTH = 64
 _MAX_ERRORS = 5
 _MAX_LINE = 300  # characters of one line of a refusal
 
+Mode: TypeAlias = Literal["lenient", "strict"]
 
-def resolve(tool: Tool, raw_arguments: str | None) -> dict[str, Any]:
-    """The arguments in `raw_arguments`, as plain JSON data that fits the tool's schema.
+
+class Resolved(NamedTuple):
+    """Arguments, and how they differ from what the model wrote, in the order of the changes."""
+
+    arguments: Any
+    corrections: tuple[Correction, ...] = ()
+
+
+Resolver: TypeAlias = Callable[[Tool, Any], Resolved]
+"""One step of the chain. It gets what the steps before made of the call: text where that is no JSON yet, else JSON
+data, which it does not change in place. It changes nothing that it does not understand, and raises ValueError to
+refuse the call; the text is told to the model."""
+
+
+def repair_text(tool: Tool, arguments: Any) -> Resolved:
+    """Read text that is JSON but for its notation, and a call that is JSON text within JSON."""
+    if not isinstance(arguments, str):
+        return Resolved(arguments)
+    value = repair.repaired(arguments)
+    if isinstance(value, str):
+        value = repair.repaired(value)
+    return Resolved(value, (Correction("", arguments, value, "json"),))
+
+
+def match_names(tool: Tool, arguments: Any) -> Resolved:
+    """The tool's names for keys that differ in case or style; keys that mean nothing to it are left out."""
+    corrections: list[Correction] = []
+    if isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], dict):
+        corrections.append(Correction("", arguments, arguments[0], "one_of_list"))
+        arguments = arguments[0]
+    if not isinstance(arguments, dict):
+        return Resolved(arguments)
+    coercion = Coercion(tool.contract.validator, {})
+    named = coercion.name_keys(arguments, tool.parameters)
+    return Resolved(named if coercion.made else arguments, (*corrections, *coercion.made))
+
+
+def take_apart_packed(tool: Tool, arguments: Any) -> Resolved:
+    """Give each parameter its own part of a text that names several: "orderId=ORD123&type=paid".
+
+    Parts that name no parameter are left out. Raises ValueError if a part contradicts another argument.
+    """
+    properties = tool.parameters.get("properties", {})
+    corrections: list[Correction] = []
+    if not isinstance(arguments, dict):
+        return Resolved(arguments)
+    result = dict(arguments)
+    for name, value in arguments.items():
+        schema = properties.get(name)
+        if not isinstance(value, str) or not isinstance(schema, dict) or value in schema.get("enum", ()):
+            continue
+        parts = None if allows_packed_text(name, schema, tool.examples) else take_apart(value, name, list(properties))
+        if parts is not None:
+            others = {key: item for key, item in result.items() if key != name and item is not None}
+            own, dropped = _sorted_out(name, parts, properties, others)
+            result = {key: item for key, item in result.items() if key != name} | own
+            corrections.append(Correction(name, value, own, "taken_apart"))
+            corrections += (Correction(part.key, part.value, None, "unknown_dropped") for part in dropped)
+    return Resolved(result, tuple(corrections)) if corrections else Resolved(arguments)
+
+
+def _sorted_out(
+    name: str, parts: Sequence[Part], properties: Mapping[str, Any], others: Mapping[str, Any]
+) -> tuple[dict[str, str], list[Part]]:
+    found: dict[str, str] = {}
+    dropped: list[Part] = []
+    for part in parts:
+        key = part.key or name
+        if key not in properties:
+            dropped.append(part)
+        elif str({**others, **found}.get(key, part.value)) != part.value:
+            raise ValueError(f"{name}: its text says something else about {key!r} than {key!r} itself")
+        elif key not in others:
+            found[key] = part.value
+    return found, dropped
+
+
+def fit_values(tool: Tool, arguments: Any) -> Resolved:
+    """Values, and names within them, as the schema has them where there is one reading; see `coercion`."""
+    coercion = Coercion(tool.contract.validator, _member_names(tool))
+    return Resolved(coercion.fit(arguments, tool.parameters), tuple(coercion.made))
+
+
+DEFAULT_RESOLVERS: tuple[Resolver, ...] = (repair_text, match_names, take_apart_packed, fit_values)
+
+
+def resolve(
+    tool: Tool,
+    raw_arguments: str | None,
+    *,
+    resolvers: Sequence[Resolver] = DEFAULT_RESOLVERS,
+    mode: Mode = "lenient",
+) -> Resolved:
+    """The arguments in `raw_arguments`, as plain JSON data that fits the tool's schema, and their corrections.
 
     Blank text, None and `null` mean no arguments. NaN, infinities, a key given twice and nesting over 64 levels
-    are refused. Raises `ToolArgumentsError`, whose text is for the model: each field, what is wrong with it,
-    what is allowed, and an example.
+    are refused. "strict" runs no resolver: text that is not JSON and other arguments packed into a text are
+    refused too. Raises `ToolArgumentsError`, whose text is for the model: each field, what is wrong with it, what
+    is allowed, and an example.
     """
-    arguments = _parse(tool, raw_arguments)
+    value, fault = _parse(raw_arguments)
+    corrections: list[Correction] = []
+    for resolver in resolvers if mode == "lenient" else ():
+        _check_depth(tool, value)
+        value, made = _step(tool, resolver, value, fault)
+        corrections += made
+        fault = fault if isinstance(value, str) else ""
+    _check_depth(tool, value)
+    if not isinstance(value, dict):
+        raise _refusal(tool, [fault or _no_object(value)])
+    arguments = {clean_text(key): plain(item) for key, item in value.items()}
     problems = _problems(tool, arguments)
+    if mode == "strict" and not problems:
+        packed = _step(tool, take_apart_packed, arguments, "").corrections
+        problems = [f"{one.field}: {_json(one.before)} is several arguments in one" for one in packed]
     if problems:
         raise _refusal(tool, problems)
-    return arguments
+    return Resolved(arguments, tuple(corrections))
 
 
-def _parse(tool: Tool, raw_arguments: str | None) -> dict[str, Any]:
+def _parse(raw_arguments: str | None) -> tuple[Any, str]:
+    """The value of JSON, or the text as it is; and if it is text, why it cannot be arguments."""
     text = (raw_arguments or "").strip()
     if text in ("", "null"):
-        return {}
+        return {}, ""
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+        value = repair.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _refusal(tool, [f"not valid JSON: {str(error) or 'nested too deeply'}"]) from error
-    if not isinstance(value, dict):
-        raise _refusal(tool, [f"expected a JSON object, got {_json(value)}"])
-    if _too_deep(value):
+        return text, f"not valid JSON: {str(error) or 'nested too deeply'}"
+    return value, _no_object(value) if isinstance(value, str) else ""
+
+
+def _no_object(value: Any) -> str:
+    return f"expected a JSON object, got {_json(value)}"
+
+
+def _step(tool: Tool, resolver: Resolver, value: Any, fault: str) -> Resolved:
+    try:
+        return resolver(tool, value)
+    except ToolArgumentsError:
+        raise
+    except ValueError as error:
+        raise _refusal(tool, [fault or str(error)]) from error
+    except Exception as error:  # whatever a resolver runs into, the call is not run
+        raise _refusal(tool, [fault or f"could not be checked ({type(error).__name__})"]) from error
+
+
+def _member_names(tool: Tool) -> dict[tuple[str, ...], dict[str, Any]]:
+    """For each enumeration class of the tool, by its values as JSON: its members' names and values."""
+    names: dict[tuple[str, ...], dict[str, Any]] = {}
+    waiting: list[Any] = [adapter.core_schema for adapter in tool.contract.adapters.values()]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting.extend(value for key, value in item.items() if key != "members")
+            members = item.get("members", ()) if item.get("type") == "enum" else ()
+            values = {one.name: one.value for one in members if isinstance(one, enum.Enum)}
+            if all(isinstance(value, str | int) for value in values.values()):
+                names[tuple(map(json.dumps, values.values()))] = values
+        elif isinstance(item, list | tuple):
+            waiting.extend(item)
+    return names
+
+
+def _check_depth(tool: Tool, value: Any) -> None:
+    if isinstance(value, dict | list) and _too_deep(value):
         raise _refusal(tool, [f"nested deeper than {_MAX_DEPTH} levels"])
-    return {clean_text(key): plain(item) for key, item in value.items()}
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Which of two values counts differs between readers, so what was approved may not be what is run.
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key!r} is given twice")
-        found[key] = value
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text} is too large")
-    return number
 
 
 def _too_deep(value: Any) -> bool:

@@ -360,22 +360,24 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(item)
 
 
+# Of what Python reads, only what pydantic reads alike: it takes 20250131 for seconds since 1970.
+_ISO = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d|$)", re.IGNORECASE)
 _formats = FormatChecker(formats=())
 
 
 @_formats.checks("date", raises=ValueError)
 def _is_date(value: object) -> bool:
-    return not isinstance(value, str) or bool(date.fromisoformat(value))
+    return not isinstance(value, str) or (_ISO.match(value) is not None and bool(date.fromisoformat(value)))
 
 
 @_formats.checks("time", raises=ValueError)
 def _is_time(value: object) -> bool:
-    return not isinstance(value, str) or time.fromisoformat(value) is not None
+    return not isinstance(value, str) or (value[2:3] == ":" and time.fromisoformat(value) is not None)
 
 
 @_formats.checks("date-time", raises=ValueError)
 def _is_date_time(value: object) -> bool:
-    return not isinstance(value, str) or bool(datetime.fromisoformat(value))
+    return not isinstance(value, str) or (_ISO.match(value) is not None and bool(datetime.fromisoformat(value)))
 
 
 @_formats.checks("uuid", raises=ValueError)

@@ -30,7 +30,7 @@ async def test_unknown_tools_and_bad_arguments_are_answered_and_never_run():
     calls = [
         CallRequest(name="nope", arguments="{}"),
         CallRequest(name="an illegal name!", arguments="{}"),
-        CallRequest(name="look", arguments='{"key": 5}'),
+        CallRequest(name="look", arguments='{"key": 5.5}'),
         CallRequest(name="look", arguments='{"key": "a'),
         CallRequest(name="look", arguments="[]"),
         CallRequest(name="look", arguments=""),
@@ -38,7 +38,7 @@ async def test_unknown_tools_and_bad_arguments_are_answered_and_never_run():
     log = await run(calls, "sorry")
     errors = of(log, EventType.TOOL_ERROR)
     assert [error.status for error in errors] == ["unknown_tool"] * 2 + ["invalid_arguments"] * 4
-    assert [start.arguments for start in of(log, EventType.TOOL_START)][2:] == [{"key": 5}, None, None, None]
+    assert [start.arguments for start in of(log, EventType.TOOL_START)][2:] == [{"key": 5.5}, None, None, None]
     assert all(error.result.startswith("[error: ") for error in errors)
     assert log[-1].text == "sorry"
 
@@ -112,3 +112,26 @@ async def test_tools_run_in_parallel_up_to_the_bound():
 
 def test_the_tools_of_the_scenario_are_of_every_kind():
     assert [tool.kind for tool in ToolRegistry(TOOLS)] == ["sync", "coroutine", "async_generator"]
+
+
+async def test_a_corrected_call_is_told_with_before_and_after_and_runs_with_what_was_meant():
+    seen = []
+
+    def orders(order_id: str, limit: int = 10) -> str:
+        seen.append((order_id, limit))
+        return "ok"
+
+    raw = '{"orderId": "ORD1&limit=5", "note": "' + "x" * 1000 + '"}'
+    log = await run([CallRequest(name="orders", arguments=raw)], "done", tools=[orders])
+    (warning,) = of(log, EventType.WARNING)
+    (start,) = of(log, EventType.TOOL_START)
+    assert (seen, start.arguments, start.raw_arguments) == ([("ORD1", 5)], {"order_id": "ORD1", "limit": 5}, raw)
+    assert (warning.code, warning.seq + 1) == ("arguments_corrected", start.seq)
+    assert (warning.data["call_id"], warning.data["tool"]) == (start.call_id, "orders")
+    assert [one["rule"] for one in warning.data["corrections"]] == ["name", "unknown_dropped", "taken_apart", "number"]
+    assert max(len(str(one["before"])) for one in warning.data["corrections"]) <= 203
+
+
+async def test_a_call_that_fits_is_not_remarked_on():
+    log = await run([CallRequest(name="look", arguments='{"key": "key=5&other=6"}')], "done")
+    assert len(of(log, EventType.TOOL_COMPLETE)) == 1

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from agentflow.errors import ToolArgumentsError
+from agentflow.tools import resolvers
 from agentflow.tools.registry import ToolRegistry, tool
-from agentflow.tools.resolvers import example_arguments, resolve
+from agentflow.tools.resolvers import example_arguments
 
 
 class Colour(enum.Enum):
@@ -37,6 +38,10 @@ def anything(**arguments):
 def made(function, **options):
     (result,) = ToolRegistry([tool(**options)(function) if options else function])
     return result
+
+
+def resolve(of, raw):
+    return resolvers.resolve(of, raw).arguments
 
 
 CHANGE = made(change)
@@ -85,11 +90,15 @@ def test_surrogate_pairs_are_joined_and_lone_ones_replaced_so_that_the_event_can
         '{"a": 1',
         '{"a": 1}}',
         '{"a": 1}{"a": 1}',
-        "{'a': 1}",
-        '{"a": 1,}',
-        "{a: 1}",
+        "{'a': 1",
+        "{'text': 'it's here'}",
+        '{"a": 1,',
+        '{"a": 1, "b"}',
+        '{"a": yes}',
         "undefined",
-        "```json\n{}\n```",
+        "```json\n{}\n``",
+        "```json\n{}",
+        "Here it is: {}",
         '{"a": NaN}',
         '{"a": Infinity}',
         '{"a": -Infinity}',
@@ -122,23 +131,23 @@ def test_nesting_is_refused_beyond_64_levels():
 
 
 def test_a_missing_and_an_unknown_field_are_named_with_what_is_near():
-    text = refusal('{"orderid": "1", "item": {"sku": "a"}}')
+    text = refusal('{"orders": "1", "item": {"sku": "a"}}')
 
     assert "missing: order_id" in text
-    assert "'orderid' is not a field, did you mean 'order_id'" in text
+    assert "'orders' is not a field, did you mean 'order_id'" in text
 
 
 def test_a_wrong_value_is_told_with_its_field_the_allowed_values_and_an_example():
-    text = refusal('{"order_id": 5, "item": {"sku": "a", "count": "2"}, "colour": "green"}')
+    text = refusal('{"order_id": 1.50, "item": {"sku": "a", "count": "two"}, "colour": "green"}')
 
-    assert 'order_id: 5 is not of type "string"' in text
-    assert 'item.count: "2" is not of type "integer"' in text
+    assert 'order_id: 1.5 is not of type "string"' in text
+    assert 'item.count: "two" is not of type "integer"' in text
     assert 'colour: "green" is not allowed; allowed: "red", "blue"' in text
     assert text.endswith('Example: {"order_id": "ORD1", "item": {"sku": "a"}}')
 
 
-def test_nothing_is_converted_to_fit():
-    for raw in ('{"n": "5"}', '{"n": true}', '{"n": null}', '{"n": 1.5}', '{"n": []}'):
+def test_nothing_is_guessed_to_fit():
+    for raw in ('{"n": "five"}', '{"n": true}', '{"n": null}', '{"n": 1.5}', '{"n": []}', '{"n": [1, 2]}'):
 
         def count(n: int):
             return n
@@ -147,7 +156,7 @@ def test_nothing_is_converted_to_fit():
 
 
 def test_a_long_value_is_cut_in_the_refusal():
-    text = refusal(json.dumps({"order_id": ["x" * 100_000], "item": {"sku": "a"}}))
+    text = refusal(json.dumps({"order_id": ["x" * 100_000] * 2, "item": {"sku": "a"}}))
 
     assert len(text) < 1000
 
@@ -234,3 +243,74 @@ def test_any_text_is_either_refused_or_arguments_that_can_be_written_again(raw):
             str(error).encode()
         else:
             assert json.loads(json.dumps(resolved, allow_nan=False).encode()) == resolved
+
+
+def shout(of, arguments):
+    found = {name: value.upper() if name == "order_id" else value for name, value in arguments.items()}
+    return resolvers.Resolved(found, (resolvers.Correction("order_id", arguments["order_id"], found["order_id"], "x"),))
+
+
+def test_a_resolver_of_the_user_takes_its_place_in_the_chain():
+    raw = '{"orderId": "a", "item": {"sku": "a"}}'
+    found = resolvers.resolve(CHANGE, raw, resolvers=(*resolvers.DEFAULT_RESOLVERS, shout))
+
+    assert found.arguments == {"order_id": "A", "item": {"sku": "a"}}
+    assert [one.rule for one in found.corrections] == ["name", "x"]
+
+
+def test_without_resolvers_nothing_is_corrected():
+    for raw in ("{'order_id': 'a'}", '{"orderId": "a", "item": {"sku": "a"}}'):
+        with pytest.raises(ToolArgumentsError):
+            resolvers.resolve(CHANGE, raw, resolvers=())
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(ValueError("not today"), "- not today"), (KeyError("x"), "could not be checked (KeyError)")]
+)
+def test_a_resolver_that_raises_refuses_the_call(error, told):
+    def refuse(of, arguments):
+        raise error
+
+    with pytest.raises(ToolArgumentsError) as caught:
+        resolvers.resolve(CHANGE, '{"order_id": "a", "item": {"sku": "a"}}', resolvers=(refuse,))
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"orderId": "a", "item": {"sku": "a"}}',
+        '{"order_id": 5, "item": {"sku": "a"}}',
+        '{"order_id": "a", "item": {"sku": "a", "count": "2"}}',
+        '{"order_id": "a", "item": {"sku": "a"}, "more": 1}',
+        '{"order_id": "a", "item": {"sku": "a"}, "colour": "RED"}',
+        "{'order_id': 'a', 'item': {'sku': 'a'}}",
+        '{"order_id": "orderId=a", "item": {"sku": "a"}}',
+    ],
+)
+def test_strict_corrects_nothing_and_refuses_what_would_be_corrected(raw):
+    assert resolvers.resolve(CHANGE, raw).corrections
+    with pytest.raises(ToolArgumentsError):
+        resolvers.resolve(CHANGE, raw, mode="strict")
+
+
+def test_strict_takes_what_fits():
+    raw = '{"order_id": "a=b&c=d", "item": {"sku": "a"}}'
+
+    assert resolvers.resolve(CHANGE, raw, mode="strict") == resolvers.resolve(CHANGE, raw) == (json.loads(raw), ())
+
+
+def test_text_that_says_something_else_than_the_arguments_beside_it_is_refused_with_the_field():
+    text = refusal('{"order_id": "orderId=a&note=b", "item": {"sku": "a"}, "note": "c"}')
+
+    assert "order_id: its text says something else about 'note'" in text
+
+
+def test_packed_text_never_reaches_a_tool_that_does_not_know_all_of_its_keys():
+    found = resolvers.resolve(CHANGE, '{"order_id": "a&note=b&zzz=1", "item": {"sku": "a"}}')
+
+    assert found.arguments == {"order_id": "a", "note": "b", "item": {"sku": "a"}}
+    assert [(one.field, one.rule) for one in found.corrections] == [
+        ("order_id", "taken_apart"),
+        ("zzz", "unknown_dropped"),
+    ]

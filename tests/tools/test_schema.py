@@ -58,7 +58,7 @@ def check(annotation, schema, good, value, bad, **definitions):
     assert made.contract.convert({"a": good}) == {"a": value}
     assert type(made.contract.convert({"a": good})["a"]) is type(value)
     with pytest.raises(ToolArgumentsError, match="not run"):
-        made.contract.convert(resolve(made, f'{{"a": {bad}}}'))
+        made.contract.convert(resolve(made, f'{{"a": {bad}}}', mode="strict").arguments)
 
 
 POINT = {
@@ -176,7 +176,7 @@ def test_defaults_are_shown_but_only_python_fills_them_in():
     assert properties["tags"]["default"] == []
     assert properties["deep"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
     assert "required" not in made.parameters
-    assert resolve(made, "") == {}
+    assert resolve(made, "").arguments == {}
     assert made.contract.convert({"deep": None}) == {"deep": None}
 
 
