@@ -23,6 +23,7 @@ from agentflow.errors import ToolArgumentsError, ToolError, ToolFailedError, Too
 from agentflow.events import MAX_RESULT_BYTES, ErrorInfo, ToolStatus, plain
 from agentflow.messages import clean_text
 from agentflow.streams import CANCEL_GRACE, Inbox, iterate
+from agentflow.tools import honesty
 from agentflow.tools.pools import Ended, Pools, ThreadPool
 from agentflow.tools.registry import Tool
 from agentflow.tools.schema import ToolContext
@@ -79,7 +80,8 @@ async def execute(
     `on_delta` is called on the loop's thread with each item of a stream, as plain JSON data, in order, before
     this returns and never after; every 32 items the stream waits for `ready()`, so that it cannot run ahead of
     whoever takes them. Everything the tool raises, SystemExit and a CancelledError of its own included,
-    is an outcome; only MemoryError is raised again. At `tool.timeout`, and when the caller is cancelled, the tool
+    is an outcome, and so is a value that says failure (`honesty`); only MemoryError is raised again.
+    At `tool.timeout`, and when the caller is cancelled, the tool
     is asked to stop: a coroutine gets `CANCEL_GRACE` seconds to clean up and is then left and counted in
     `pools`, a thread is left and counted at once.
     """
@@ -215,7 +217,7 @@ class _Call:
         value = self._call()
         if inspect.isgenerator(value):
             return self._pull(value)
-        return value if _is_deferred(value) else _success(value)
+        return value if _is_deferred(value) else self._success(value)
 
     def _pull(self, generator: Generator[Any, Never, Any]) -> _Text:
         """In a thread: drive a generator, its items handed to the loop in bursts."""
@@ -226,7 +228,7 @@ class _Call:
                 if not self.output.wait_for_room() or inbox.dropped:
                     break
                 inbox.put(data)
-        return _success(self.output.result())
+        return self._success(self.output.result())
 
     async def _follow(self, value: Any) -> Ended:
         """Await and stream until there is a result, then encode it."""
@@ -240,8 +242,18 @@ class _Call:
         if inspect.isgenerator(value):
             return await self._in_thread(partial(self._pull, value))
         if _is_light(value):
-            return Ended(value=_success(value))
-        return await self._pools.encoding.run(partial(_success, value))
+            return Ended(value=self._success(value))
+        return await self._pools.encoding.run(partial(self._success, value))
+
+    def _success(self, value: Any) -> _Text:
+        """A value as the model gets it: text as it is, anything else as JSON; None is `null`.
+
+        Raises `ReportedFailureError` if the value says that the tool has failed.
+        """
+        is_text = isinstance(value, str)
+        data = str.__str__(value) if is_text else plain(value)
+        honesty.check(value, data, self._tool.is_error)
+        return _capped(data if is_text else msgspec.json.encode(data).decode())
 
     async def _stream(self, items: AsyncIterator[Any]) -> Any:
         try:
@@ -296,12 +308,6 @@ def _is_light(value: Any) -> bool:
     return True
 
 
-def _success(value: Any) -> _Text:
-    """A tool's value as the model gets it: text as it is, anything else as JSON; None is `null`."""
-    text = str.__str__(value) if isinstance(value, str) else msgspec.json.encode(plain(value)).decode()
-    return _capped(text)
-
-
 def _capped(text: str) -> _Text:
     """The status line and `text`, in at most MAX_RESULT_BYTES of UTF-8, and how long the whole was if cut."""
     room = MAX_RESULT_BYTES - len(_SUCCESS) - 1
@@ -327,6 +333,8 @@ def _failure(error: BaseException, duration_ms: float) -> ToolOutcome:
         status, line = "timeout", "[timeout]"
     elif isinstance(error, ToolArgumentsError):
         status = "invalid_arguments"
+    elif isinstance(error, honesty.ReportedFailureError):
+        status = error.status
     message = _described(error)
     return ToolOutcome(
         ok=False,

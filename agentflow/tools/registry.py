@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, runtime
 
 from agentflow.errors import ConfigError
 from agentflow.messages import ToolSpec
+from agentflow.tools.honesty import IsError
 from agentflow.tools.schema import Contract, Parameters, build, called, opaque
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,6 +51,7 @@ class Declaration:
     examples: Sequence[Mapping[str, Any]] = ()
     timeout: float = DEFAULT_TIMEOUT
     pool: str = "default"
+    is_error: IsError | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,6 +70,7 @@ class Tool:
     examples: tuple[dict[str, Any], ...] = ()
     timeout: float = DEFAULT_TIMEOUT
     pool: str = "default"
+    is_error: IsError | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -95,6 +98,7 @@ def tool(
     examples: Sequence[Mapping[str, Any]] = (),
     timeout: float = DEFAULT_TIMEOUT,
     pool: str = "default",
+    is_error: IsError | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -108,18 +112,29 @@ def tool(
     examples: Sequence[Mapping[str, Any]] = (),
     timeout: float = DEFAULT_TIMEOUT,
     pool: str = "default",
+    is_error: IsError | None = None,
 ) -> F | Callable[[F], F]:
     """Declare a function, coroutine function, generator function or method to be a tool.
 
     The function itself stays as it is; nothing is exposed before it, or the object it belongs to, is given to an
     agent. `parameters` is JSON Schema, a pydantic model, or rows (name, type, description), in place of the
     signature. `examples` are argument objects, shown to small models and in refusals. `timeout` in seconds.
+    `is_error(value)` says whether a value that was returned means failure: True, False, a text for the model, or
+    None to go by the rules (`honesty`). It is called where the function was, so it must not block the loop.
     Raises `ConfigError` for what cannot be marked.
     """
     if not (isinstance(timeout, int | float) and math.isfinite(timeout) and timeout > 0):
         raise ConfigError(f"@tool(timeout={timeout!r}): expected seconds, a finite number above 0")
+    if is_error is not None and (not callable(is_error) or inspect.iscoroutinefunction(is_error)):
+        raise ConfigError(f"@tool(is_error={is_error!r}): expected a plain function of the returned value")
     declaration = Declaration(
-        name=name, description=description, parameters=parameters, examples=examples, timeout=timeout, pool=pool
+        name=name,
+        description=description,
+        parameters=parameters,
+        examples=examples,
+        timeout=timeout,
+        pool=pool,
+        is_error=is_error,
     )
 
     def mark(marked: F) -> F:
@@ -253,6 +268,7 @@ def _from_function(function: Callable[..., Any]) -> Tool:
         examples=_examples(name, declared.examples, contract),
         timeout=declared.timeout,
         pool=declared.pool,
+        is_error=declared.is_error,
     )
 
 

@@ -99,7 +99,7 @@ def test_the_options_of_the_decorator_win_over_the_function():
     assert (made.name, made.description, made.examples, made.timeout, made.pool) == ("x", "d", ({"a": 1},), 2, "slow")
 
 
-@pytest.mark.parametrize("option", ["approval", "retries", "idempotent", "sequential", "is_error"])
+@pytest.mark.parametrize("option", ["approval", "retries", "idempotent", "sequential"])
 def test_an_option_that_does_not_exist_is_refused_rather_than_ignored(option):
     with pytest.raises(TypeError, match=option):
         tool(**{option: True})

@@ -1,0 +1,98 @@
+"""Whether the value that a tool returned says that the tool has failed.
+
+A failure told as data would be a success to everyone but the reader of the data. It reads values only; what comes
+of a failure is the business of `execution`. Pure.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias
+
+from agentflow.errors import ToolFailedError
+
+IsError: TypeAlias = Callable[[Any], bool | str | None]
+
+_STATUS_KEYS = ("status", "status_code", "statusCode")
+_CODE_KEYS = (*_STATUS_KEYS, "code", "error_code", "errorCode", "error")
+_TEXT_KEYS = ("message", "msg", "detail", "description", "reason", "title")
+_RATE_LIMITS = frozenset({
+    "429", "TOOMANYREQUESTS", "RATELIMIT", "RATELIMITED", "RATELIMITERROR", "RATELIMITEXCEEDED", "THROTTLED",
+    "THROTTLING", "THROTTLINGEXCEPTION", "RESOURCEEXHAUSTED", "REQUESTLIMITEXCEEDED",
+})  # fmt: skip
+
+
+class ReportedFailureError(ToolFailedError):
+    """A tool returned a value that says failure. `status` is that of the call's `tool_error`."""
+
+    def __init__(self, message: str, *, limited: bool) -> None:
+        super().__init__(message)
+        self.status: Literal["error", "rate_limited"] = "rate_limited" if limited else "error"
+        self.kind = "rate_limited" if limited else ToolFailedError.kind
+
+
+def check(value: Any, data: Any, is_error: IsError | None) -> None:
+    """Raise `ReportedFailureError` if `value` says failure; `data` is the same as plain JSON data.
+
+    `is_error(value)` decides: True or a text, which is told to the model, is a failure, False is none, None leaves
+    it to the rules, and what it raises is raised. By the rules an object is a failure if it has a non-empty
+    `error`, `ok` or `success` false, `status` or `status_code` of 400 and more, or the code of a rate limit.
+    """
+    verdict = is_error(value) if is_error is not None else None
+    if not isinstance(verdict, bool | str | None):
+        raise ToolFailedError(f"is_error= returned {type(verdict).__name__}, expected True, False, None or a text")
+    if verdict is False:
+        return
+    if verdict or (verdict is None and _says_failure(data)):
+        message = verdict if isinstance(verdict, str) else _summary(data)
+        raise ReportedFailureError(message, limited=_is_rate_limit(data))
+
+
+def _says_failure(data: Any) -> bool:
+    if not isinstance(data, dict):
+        return False
+    return (
+        bool(data.get("error"))
+        or data.get("ok") is False
+        or data.get("success") is False
+        or _status(data) is not None
+        or _is_rate_limit(data)
+    )
+
+
+def _status(data: Mapping[str, Any]) -> int | None:
+    """The first status of 400 and more."""
+    numbers = (data.get(key) for key in _STATUS_KEYS)
+    return next((number for number in numbers if type(number) is int and number >= 400), None)
+
+
+def _is_rate_limit(data: Any) -> bool:
+    return any(re.sub(r"[\W_]", "", str(code)).upper() in _RATE_LIMITS for code in _codes(data))
+
+
+def _codes(data: Any) -> Iterator[Any]:
+    if not isinstance(data, dict):
+        return
+    error = data.get("error")
+    for key in _CODE_KEYS:
+        if type(data.get(key)) in (int, str):
+            yield data[key]
+    if isinstance(error, dict):
+        for key in (*_CODE_KEYS, "type"):
+            if type(error.get(key)) in (int, str):
+                yield error[key]
+
+
+def _summary(data: Any) -> str:
+    """One sentence; of the value only its status and its message, never all of it."""
+    if not isinstance(data, dict):
+        return "the tool reported a failure"
+    error = data.get("error")
+    texts = [error, *(error.get(key) for key in _TEXT_KEYS)] if isinstance(error, dict) else [error]
+    texts += [data.get(key) for key in _TEXT_KEYS]
+    text = next((text for text in texts if isinstance(text, str) and text.strip()), "")
+    status = _status(data)
+    return "".join((
+        "the tool reported a failure",
+        f" (status {status})" if status is not None else "",
+        f": {text}" if text else "",
+    ))  # fmt: skip
