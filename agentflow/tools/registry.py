@@ -9,12 +9,14 @@ import inspect
 import json
 import math
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
 from agentflow.errors import ConfigError
 from agentflow.messages import ToolSpec
+from agentflow.tools.discovery import modules_of
 from agentflow.tools.honesty import IsError
 from agentflow.tools.schema import Contract, Parameters, build, called, opaque
 
@@ -116,6 +118,9 @@ def tool(
 ) -> F | Callable[[F], F]:
     """Declare a function, coroutine function, generator function or method to be a tool.
 
+    Above a class it declares each public method that the class itself defines and that has a docstring; `timeout`,
+    `pool` and `is_error` are then theirs, and a method's own @tool comes first.
+
     The function itself stays as it is; nothing is exposed before it, or the object it belongs to, is given to an
     agent. `parameters` is JSON Schema, a pydantic model, or rows (name, type, description), in place of the
     signature. `examples` are argument objects, shown to small models and in refusals. `timeout` in seconds.
@@ -138,6 +143,9 @@ def tool(
     )
 
     def mark(marked: F) -> F:
+        if isinstance(marked, type):
+            _mark_methods(marked, declaration)
+            return marked
         if isinstance(marked, staticmethod | classmethod):
             raise ConfigError(f"@tool must stand below @{type(marked).__name__}, directly above the function")
         try:
@@ -149,6 +157,19 @@ def tool(
         return marked
 
     return mark if function is None else mark(function)
+
+
+def _mark_methods(owner: type[Any], declaration: Declaration) -> None:
+    shared = Declaration(timeout=declaration.timeout, pool=declaration.pool, is_error=declaration.is_error)
+    if declaration != shared:
+        raise ConfigError(
+            f"@tool above the class {owner.__qualname__!r} takes timeout=, pool= and is_error= only; the others are"
+            " of one tool, give them to @tool above its method"
+        )
+    for name, value in vars(owner).items():
+        function = getattr(value, "__func__", value)  # of a static or class method
+        if inspect.isfunction(function) and not name.startswith("_") and function.__doc__ and not is_tool(function):
+            setattr(function, _MARK, shared)
 
 
 def is_tool(value: object) -> bool:
@@ -174,8 +195,25 @@ class ToolRegistry:
 
     def add(self, item: Any) -> None:
         """Add what `item` offers: all of it, or nothing if it raises."""
+        self._add(_tools_of(item))
+
+    def discover(self, package: str, *, factory: Callable[[type[Any]], object] | None = None) -> None:
+        """Add the tools of a module, or of a package with all its subpackages, or nothing if it raises.
+
+        Tools are the decorated functions that a module itself defines, and for each class it defines that has
+        decorated methods the object that `factory(cls)` gives; None leaves the class out. Raises `ConfigError`
+        for a module that cannot be imported, for a class without a factory, and as `add` does.
+        """
+        modules = [(module.__name__, vars(module)) for module in modules_of(package)]
+        values = {
+            id(value): value for name, named in modules for value in named.values() if _is_defined_in(name, value)
+        }
+        items = [item for value in values.values() for item in _discovered(value, factory)]
+        self._add([found for item in items for found in _tools_of(item)])
+
+    def _add(self, offered: Iterable[Tool]) -> None:
         added = {found.name: found for found in self._tools.values()}
-        for found in _tools_of(item):
+        for found in offered:
             if not _NAME.fullmatch(found.name):
                 raise ConfigError(
                     f"a tool may not be named {found.name!r}: 1 to 64 letters, digits, '_' or '-'; give @tool(name=...)"
@@ -239,14 +277,44 @@ def _tools_of(item: Any) -> list[Tool]:
     )
 
 
-def _decorated_methods(item: object) -> list[Callable[..., Any]]:
+def _is_defined_in(module: str, value: Any) -> bool:
+    # By its very type: other objects may answer anything when they are asked, or raise.
+    return issubclass(type(value), type | types.FunctionType) and value.__module__ == module
+
+
+def _discovered(value: Any, factory: Callable[[type[Any]], object] | None) -> list[Any]:
+    """What a module's value offers: itself, the object made of it, or nothing."""
+    if is_tool(value):
+        return [value]
+    if not isinstance(value, type) or not _decorated_names(value):
+        return []
+    if factory is None:
+        raise ConfigError(
+            f"{value.__module__}.{value.__qualname__} has @tool methods, which need an object: give"
+            " discover(..., factory=...), a function of the class that returns one, or None to leave it out"
+        )
+    made = factory(value)
+    return [] if made is None else [made]
+
+
+def _decorated_names(kind: type[Any]) -> list[str]:
+    """The names that this class or one above it has decorated, in the order of their definition."""
     names: dict[str, None] = {}
-    for owner in reversed(type(item).__mro__):
+    for owner in reversed(kind.__mro__):
         for name, value in vars(owner).items():
             if _declaration(getattr(value, "__func__", value)) is not None:
                 names[name] = None
-    methods = (getattr(item, name) for name in names)
+    return list(names)
+
+
+def _decorated_methods(item: object) -> list[Callable[..., Any]]:
+    methods = (getattr(item, name) for name in _decorated_names(type(item)))
     return [method for method in methods if _declaration(method)]  # a subclass may override without @tool
+
+
+def lost_overrides(item: object) -> list[str]:
+    """The methods of `item` that override a decorated one without @tool, and so are no tools."""
+    return [name for name in _decorated_names(type(item)) if _declaration(getattr(item, name)) is None]
 
 
 def _declaration(value: object) -> Declaration | None:

@@ -1,6 +1,7 @@
 """What becomes a tool, and what does not."""
 
 import functools
+import sys
 import typing
 
 import pytest
@@ -254,3 +255,174 @@ def test_the_hash_is_of_names_descriptions_and_schemas_in_any_order():
     assert first != ToolRegistry([order_detail]).hash
     assert first != ToolRegistry([order_detail, tool(description="changed")(other)]).hash
     assert len(first) == 64
+
+
+def test_the_decorator_above_a_class_takes_its_own_public_methods_with_a_docstring_and_nothing_else():
+    class Base:
+        def inherited(self) -> str:
+            """Not defined by the class that is decorated."""
+            raise AssertionError("never exposed")
+
+    @tool(timeout=7)
+    class Shop(Base):
+        """A service full of methods."""
+
+        def orders(self, customer: str) -> str:
+            """List a customer's orders."""
+            return customer
+
+        @tool(name="refund", timeout=3)
+        def give_back(self, order_id: str) -> str:
+            """Refund an order."""
+            return order_id
+
+        @staticmethod
+        def currency() -> str:
+            """Name the currency."""
+            return "EUR"
+
+        @classmethod
+        def kind(cls) -> str:
+            """Name the kind of shop."""
+            return cls.__name__
+
+        def undocumented(self):
+            raise AssertionError("never exposed")
+
+        def _private(self):
+            """Never exposed."""
+
+        def __call__(self):
+            """Never exposed."""
+
+        @property
+        def secret(self):
+            """Never read."""
+            raise AssertionError("never read")
+
+        class Inner:
+            """Never exposed."""
+
+    registry = ToolRegistry([Shop()])
+
+    assert [made.name for made in registry] == ["orders", "refund", "currency", "kind"]
+    assert [made.timeout for made in registry] == [7, 3, 7, 7]
+    assert registry.get("orders").function("Ann") == "Ann"
+    with pytest.raises(ConfigError, match="is a class; pass an object"):
+        ToolRegistry([Shop])
+
+
+def test_above_a_class_there_are_only_the_options_that_methods_can_share():
+    with pytest.raises(ConfigError, match=r"'.*Shop' takes timeout="):
+
+        @tool(name="x")
+        class Shop:
+            pass
+
+
+def test_a_service_full_of_public_methods_exposes_none_without_a_decorator():
+    class Service:
+        def delete(self, order_id: str) -> str:
+            """Delete an order."""
+            raise AssertionError("never exposed")
+
+        def describe(self) -> str:
+            """Describe the service."""
+            raise AssertionError("never exposed")
+
+    with pytest.raises(ConfigError, match="is no tool"):
+        ToolRegistry([Service()])
+
+
+SHOP = {
+    "__init__": "from shop_{n}.orders import order_detail, helper\n",
+    "__main__": "raise SystemExit('a program')\n",
+    "orders": """
+from agentflow.tools import calculator, tool
+
+@tool
+def order_detail(order_id: str) -> str:
+    '''Look up an order.'''
+    return order_id
+
+alias = order_detail
+
+def helper(order_id: str) -> str:
+    '''Not decorated.'''
+
+class Proxy:
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+proxy = Proxy()
+""",
+    "parts/__init__": "",
+    "parts/stock": """
+from agentflow.tools import tool
+
+class Stock:
+    def __init__(self, client="none"):
+        self.client = client
+
+    @tool
+    def in_stock(self, sku: str) -> str:
+        '''Say whether a thing is in stock.'''
+        return f"{self.client}:{sku}"
+
+    def delete_all(self):
+        '''Not decorated.'''
+
+class Plain:
+    def method(self):
+        '''Not decorated.'''
+""",
+}
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch, request):
+    """A package on disk, of a name of its own."""
+    name = f"shop_{abs(hash(request.node.name))}"
+    for path, text in SHOP.items():
+        file = tmp_path / name / f"{path}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace("shop_{n}", name), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path / name
+    for module in [module for module in sys.modules if module.split(".")[0] == name]:
+        del sys.modules[module]
+
+
+def test_discover_takes_what_is_decorated_in_a_package_and_all_below_it(shop):
+    registry = ToolRegistry()
+    registry.discover(shop.name, factory=lambda kind: kind("injected"))
+
+    assert [made.name for made in registry] == ["order_detail", "in_stock"]
+    assert registry.get("in_stock").function("A") == "injected:A"
+
+
+def test_discover_of_one_module_takes_no_more(shop):
+    registry = ToolRegistry()
+    registry.discover(f"{shop.name}.orders")
+
+    assert [made.name for made in registry] == ["order_detail"]
+
+
+def test_a_class_needs_a_factory_which_may_leave_it_out(shop):
+    registry = ToolRegistry()
+    with pytest.raises(ConfigError, match=r"parts\.stock\.Stock has @tool methods.*factory="):
+        registry.discover(shop.name)
+    assert len(registry) == 0
+
+    registry.discover(shop.name, factory=lambda kind: None)
+    assert [made.name for made in registry] == ["order_detail"]
+
+
+@pytest.mark.parametrize("text", ["import nothing_of_this_name", "1 / 0", "def broken(:"])
+def test_a_module_that_cannot_be_imported_is_named_and_nothing_is_added(shop, text):
+    (shop / "parts" / "worse.py").write_text(text, encoding="utf-8")
+    registry = ToolRegistry()
+
+    with pytest.raises(ConfigError, match=rf"'{shop.name}\.parts\.worse', which cannot be imported"):
+        registry.discover(shop.name, factory=lambda kind: kind())
+    assert len(registry) == 0
