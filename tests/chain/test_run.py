@@ -60,7 +60,7 @@ async def test_a_run_cancelled_from_a_tap_at_any_seq_ends_once_and_its_session_g
             agent.bus.attach(lambda event, seq=seq, chain=chain: chain.cancel() if event.seq == seq else None)
             await chain
             ends.append(await check_end(provider, agent, chain.run_id, "user"))
-            assert agent.abandoned == 0
+            assert agent.abandoned <= 1  # the plain function may be at work, and cannot be stopped
     check_ends(ends)
 
 
