@@ -3,7 +3,6 @@
 from agentflow.tools.builtin import BUILTIN_TOOLS, calculator, current_time
 from agentflow.tools.coercion import Correction
 from agentflow.tools.execution import ToolOutcome, execute
-from agentflow.tools.lint import lint, lint_all
 from agentflow.tools.pools import Pools, ThreadPool
 from agentflow.tools.registry import Tool, ToolObject, ToolRegistry, tool
 from agentflow.tools.resolvers import DEFAULT_RESOLVERS, Resolved, Resolver, resolve
@@ -25,8 +24,6 @@ __all__ = [
     "calculator",
     "current_time",
     "execute",
-    "lint",
-    "lint_all",
     "resolve",
     "tool",
 ]

@@ -19,6 +19,8 @@ from agentflow.tools import dates, repair
 from agentflow.tools.names import match, match_typo, same
 
 _MAX_STEPS = 2000  # values looked at per call
+_MAX_KEYS = 200  # of an object whose names are looked at
+_MAX_LISTING = 100_000  # characters of a list that was written as text
 _MAX_UNIONS = 3  # one within the other: with each, the number of readings is multiplied
 _INTEGER = re.compile(r"([+-]?\d{1,4000})(?:\.0{1,20})?")
 _NUMBER = re.compile(r"[+-]?\d{1,400}(?:\.\d{1,400})?(?:[eE][+-]?\d{1,3})?")
@@ -179,7 +181,7 @@ class Coercion:
                 self.fit(item, one, (*place, str(n))) for n, (item, one) in enumerate(zip(value, schemas, strict=False))
             ] + value[len(schemas) :]
             return fitted if any(a is not b for a, b in zip(fitted, value, strict=True)) else value
-        if value is None:
+        if value is None or (isinstance(value, str) and len(value) > _MAX_LISTING):
             return value
         unpacked = self._unpacked(value, list, schema, place)
         if unpacked is not value:
@@ -210,7 +212,7 @@ class Coercion:
         """The value with the schema's names for its keys, without keys that the schema does not know."""
         properties: dict[str, Any] = schema.get("properties", {})
         required = [name for name in schema.get("required", ()) if name not in value]
-        if not properties:
+        if not properties or len(value) > _MAX_KEYS:
             return value
         closed = schema.get("additionalProperties") is False
         named: dict[str, Any] = {}
@@ -278,7 +280,9 @@ def _branches(schema: dict[str, Any]) -> Iterator[Any]:
 
 def _is_harmless(key: str, item: Any, missing: Sequence[str]) -> bool:
     """Whether an unknown key may be left out: one plain value, and no way of writing a parameter that is not given."""
-    return not isinstance(item, dict | list) and not difflib.get_close_matches(same(key), map(same, missing))
+    key, names = same(key), [same(name) for name in missing]
+    near = any(name in key or key in name for name in names) or difflib.get_close_matches(key, names)
+    return not isinstance(item, dict | list) and not near
 
 
 def _narrow(value: Any) -> str:

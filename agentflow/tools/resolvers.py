@@ -25,6 +25,7 @@ from agentflow.tools.smuggled import Part, allows_packed_text, take_apart
 
 _MAX_DEPTH = 64
 _MAX_ERRORS = 5
+_NO_SCHEMA = ("members", "default", "metadata")  # parts of a pydantic core schema that hold a user's values
 _MAX_LINE = 300  # characters of one line of a refusal
 
 Mode: TypeAlias = Literal["lenient", "strict"]
@@ -108,6 +109,8 @@ def _sorted_out(
 
 def fit_values(tool: Tool, arguments: Any) -> Resolved:
     """Values, and names within them, as the schema has them where there is one reading; see `coercion`."""
+    if tool.contract.validator.is_valid(arguments):
+        return Resolved(arguments)
     coercion = Coercion(tool.contract.validator, _member_names(tool))
     return Resolved(coercion.fit(arguments, tool.parameters), tuple(coercion.made))
 
@@ -141,9 +144,8 @@ def resolve(
         raise _refusal(tool, [fault or _no_object(value)])
     arguments = {clean_text(key): plain(item) for key, item in value.items()}
     problems = _problems(tool, arguments)
-    if mode == "strict" and not problems:
-        packed = _step(tool, take_apart_packed, arguments, "").corrections
-        problems = [f"{one.field}: {_json(one.before)} is several arguments in one" for one in packed]
+    if mode == "strict" or take_apart_packed in resolvers:
+        problems = problems or _still_packed(tool, arguments)
     if problems:
         raise _refusal(tool, problems)
     return Resolved(arguments, tuple(corrections))
@@ -165,6 +167,12 @@ def _no_object(value: Any) -> str:
     return f"expected a JSON object, got {_json(value)}"
 
 
+def _still_packed(tool: Tool, arguments: dict[str, Any]) -> list[str]:
+    """Packed text must not reach a function, also if it came out of a list or of other packed text."""
+    packed = _step(tool, take_apart_packed, arguments, "").corrections
+    return [f"{one.field}: {_json(one.before)} is several arguments in one" for one in packed]
+
+
 def _step(tool: Tool, resolver: Resolver, value: Any, fault: str) -> Resolved:
     try:
         return resolver(tool, value)
@@ -183,7 +191,7 @@ def _member_names(tool: Tool) -> dict[tuple[str, ...], dict[str, Any]]:
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
-            waiting.extend(value for key, value in item.items() if key != "members")
+            waiting.extend(value for key, value in item.items() if key not in _NO_SCHEMA)
             members = item.get("members", ()) if item.get("type") == "enum" else ()
             values = {one.name: one.value for one in members if isinstance(one, enum.Enum)}
             if all(isinstance(value, str | int) for value in values.values()):

@@ -154,7 +154,7 @@ def test_an_unknown_key_that_may_be_a_parameter_or_holds_a_structure_stays_and_i
     def probe(order_id: str, limit: int = 5): ...
 
     (of,) = ToolRegistry([probe])
-    for extra in ({"limits": 3}, {"max_limit": 3}, {"kwargs": {"limit": 3}}, {"more": [1]}):
+    for extra in ({"limits": 3}, {"max_limit": 3}, {"limit_of_the_rows": 3}, {"kwargs": {"limit": 3}}, {"more": [1]}):
         assert fit_values(of, {"order_id": "1"} | extra) == ({"order_id": "1"} | extra, ())
 
 
@@ -183,6 +183,14 @@ def test_a_union_within_itself_costs_a_bounded_number_of_steps():
 
     assert coercion.fit(value, schema) is value
     assert coercion.made == []
+
+
+def test_what_is_huge_is_left_to_validation():
+    def probe(tags: list[str], limit: int = 1): ...
+
+    (of,) = ToolRegistry([probe])
+    for huge in ({"tags": "a," * 100_000}, {"tags": ["a"]} | {f"k{n}": 1 for n in range(1000)}):
+        assert fit_values(of, huge) == (huge, ())
 
 
 def test_a_value_that_fits_is_the_same_object():

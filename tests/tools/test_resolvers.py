@@ -314,3 +314,8 @@ def test_packed_text_never_reaches_a_tool_that_does_not_know_all_of_its_keys():
         ("order_id", "taken_apart"),
         ("zzz", "unknown_dropped"),
     ]
+
+
+@pytest.mark.parametrize("packed", [["orderId=a&note=b"], "order_id=orderId=a"])
+def test_packed_text_that_was_itself_packed_is_refused(packed):
+    assert "is several arguments in one" in refusal(json.dumps({"order_id": packed, "item": {"sku": "a"}}))
