@@ -118,10 +118,10 @@ class Coercion:
     def _fit_member(self, value: Any, schema: dict[str, Any], place: tuple[str, ...]) -> Any:
         allowed = schema.get("enum", [schema.get("const")])
         if isinstance(value, str):
+            written = (same(value), same(value.rpartition(".")[2]))  # RED, and Colour.RED
             names = self._members.get(_key(allowed), {})
-            written = same(value.rpartition(".")[2] if same(value.rpartition(".")[2]) in map(same, names) else value)
-            found = [member for member in allowed if same(str(member)) == written and not isinstance(member, bool)]
-            found += [member for name, member in names.items() if same(name) == written]
+            found = [member for member in allowed if same(str(member)) == written[0] and not isinstance(member, bool)]
+            found += [member for name, member in names.items() if same(name) in written]
         else:
             found = [member for member in allowed if isinstance(member, str) and _text_of(value) == member]
         chosen = found[0] if found and all(_equal(member, found[0]) for member in found) else _ABSENT
