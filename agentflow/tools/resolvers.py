@@ -9,6 +9,7 @@ import difflib
 import enum
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -26,6 +27,7 @@ from agentflow.tools.smuggled import Part, allows_packed_text, take_apart
 _MAX_DEPTH = 64
 _MAX_ERRORS = 5
 _NO_SCHEMA = ("members", "default", "metadata")  # parts of a pydantic core schema that hold a user's values
+_MAY_PACK = re.compile(r"[=:＝：]")  # packed text names its parts, and a name is followed by one of these
 _MAX_LINE = 300  # characters of one line of a refusal
 
 Mode: TypeAlias = Literal["lenient", "strict"]
@@ -133,6 +135,8 @@ def resolve(
     is allowed, and an example.
     """
     value, fault = _parse(raw_arguments)
+    if resolvers is DEFAULT_RESOLVERS and _fits_as_it_is(tool, value):
+        return Resolved({clean_text(key): plain(item) for key, item in value.items()})
     corrections: list[Correction] = []
     for resolver in resolvers if mode == "lenient" else ():
         _check_depth(tool, value)
@@ -149,6 +153,14 @@ def resolve(
     if problems:
         raise _refusal(tool, problems)
     return Resolved(arguments, tuple(corrections))
+
+
+def _fits_as_it_is(tool: Tool, value: Any) -> bool:
+    """Whether the chain would change nothing: the usual case, and a tenth of the chain's cost."""
+    if not isinstance(value, dict) or any(isinstance(item, str) and _MAY_PACK.search(item) for item in value.values()):
+        return False
+    _check_depth(tool, value)
+    return not _problems(tool, value)
 
 
 def _parse(raw_arguments: str | None) -> tuple[Any, str]:
