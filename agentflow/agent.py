@@ -35,6 +35,7 @@ from agentflow.stores.in_memory import InMemoryStore
 from agentflow.streams import CANCEL_GRACE, Clock, LoopClock, TaskOwner
 from agentflow.tools.pools import Pools
 from agentflow.tools.registry import ToolRegistry
+from agentflow.tools.resolvers import DEFAULT_RESOLVERS, Resolver
 
 # The agents, by id, whose `chat_sync` waits for the code that is running.
 _WAITING_AGENTS: ContextVar[frozenset[int]] = ContextVar("agentflow_waiting_agents", default=frozenset())
@@ -60,7 +61,8 @@ class Agent:
     functions, objects with decorated methods, or anything with `name, description, parameters, execute`.
     `transforms` see texts before they count and may change them (README says which). `output` is a type that
     pydantic knows: the answer must be its JSON, is corrected once, and is then `reply.output`. `degraded` is the
-    answer when every model has failed, instead of a failed run. Agents of one app share `store` and `bus` by passing
+    answer when every model has failed, instead of a failed run. `resolvers` are the steps that correct the notation of
+    a model's arguments, in order. Agents of one app share `store` and `bus` by passing
     them in; who made them closes them.
 
     Constructing opens nothing; a wrong model or a missing key is told by the first `stream()`, `start()` or
@@ -85,6 +87,7 @@ class Agent:
         max_iterations: int | None = None,
         timeout: float | None = None,
         transforms: Sequence[Transform] = (),
+        resolvers: Sequence[Resolver] = DEFAULT_RESOLVERS,
         store: Store | None = None,
         bus: EventBus | None = None,
         settings: Settings | None = None,
@@ -107,6 +110,7 @@ class Agent:
         self._options = {"temperature": temperature, "max_tokens": max_tokens, **_checked_options(model_options)}
         self._output = Output(output) if output is not None else None
         self._given = (instructions, degraded, max_iterations, timeout, tuple(transforms), clock)
+        self._resolvers = resolvers
         self._runtime: Runtime | None = None
         self._specs: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._runs: dict[str, Run] = {}
@@ -319,6 +323,8 @@ class Agent:
             request_options=self._request_options(settings),
             retries=RetryPolicy(**dict(settings.model.retries)),
             output=self._output,
+            resolvers=self._resolvers,
+            validation=settings.tools.validation,
             transforms=transforms,
         )
 

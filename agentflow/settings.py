@@ -135,9 +135,10 @@ class ProviderSettings(_Section):
 
 
 class ToolSettings(_Section):
-    """Packages whose tools are offered."""
+    """Packages whose tools are offered, and whether a model's notation is corrected ("lenient") or refused."""
 
     packages: Names = ()
+    validation: Literal["lenient", "strict"] = "lenient"
 
 
 class PoolSettings(_Section):

@@ -1,6 +1,6 @@
 """What an agent lends to its runs, and what makes one run that run. Plain data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from agentflow.stores.base import SessionKey, Store
 from agentflow.streams import Clock, TaskOwner
 from agentflow.tools.pools import Pools
 from agentflow.tools.registry import ToolRegistry
+from agentflow.tools.resolvers import DEFAULT_RESOLVERS, Mode, Resolver
 
 Transform: TypeAlias = Callable[[AgentEvent], AgentEvent]
 
@@ -49,6 +50,8 @@ class Runtime:
     request_options: Mapping[str, Any] = field(default_factory=dict)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     output: Output | None = None
+    resolvers: Sequence[Resolver] = DEFAULT_RESOLVERS
+    validation: Mode = "lenient"
     transforms: tuple[Transform, ...] = ()
 
 

@@ -49,13 +49,16 @@ class ToolCalls:
     def prepare(self, command: RunTool, state: RunState) -> Prepared:
         """Start the call, or refuse it if the tool or its arguments are not there."""
         call = _call(command, state)
-        tool = self._work.runtime.tools.get(call.name)
+        runtime = self._work.runtime
+        tool = runtime.tools.get(call.name)
         if tool is None:
-            names = ", ".join(sorted(other.name for other in self._work.runtime.tools)) or "none"
+            names = ", ".join(sorted(other.name for other in runtime.tools)) or "none"
             message = f"there is no tool {call.name[:100]!r}; the tools are: {names}"
             return self._refused(command, state, "unknown_tool", "not_found", message), None
         try:
-            arguments, corrections = resolve(tool, call.raw_arguments)
+            arguments, corrections = resolve(
+                tool, call.raw_arguments, resolvers=runtime.resolvers, mode=runtime.validation
+            )
         except ToolArgumentsError as error:
             return self._refused(command, state, "invalid_arguments", error.kind, str(error)), None
         start = self._start_event(command, state, arguments)

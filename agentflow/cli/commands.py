@@ -29,6 +29,7 @@ from agentflow.errors import AgentflowError, ConfigError, RequestError
 from agentflow.events import AgentEvent, encode, json_schema
 from agentflow.models.routing import resolve_chain
 from agentflow.settings import DEFAULT_FILE, Settings
+from agentflow.tools.lint import lint_all
 from agentflow.tools.registry import ToolRegistry
 
 app = typer.Typer(
@@ -243,10 +244,17 @@ def show_tools(
     as_json: Annotated[
         bool, typer.Option("--json", help="Write them as JSON, with their schemas.", metavar="")
     ] = False,
+    lint: Annotated[
+        bool, typer.Option("--lint", help="Tell what will mislead a model; exit code 1 if anything does.", metavar="")
+    ] = False,
 ) -> int:
     """Show the tools that `chat` would offer, and their parameters."""
     write = _stdout_alone() if as_json else None
     registry = ToolRegistry(load_tools(tool_modules(Settings(), tools or ())))
+    if lint:
+        found = lint_all(registry)
+        _print(found or ["nothing found"])
+        return 1 if found else 0
     if write is not None:
         write(tools_as_json(registry).encode())
     else:

@@ -85,3 +85,12 @@ async def test_the_json_is_alone_on_standard_output(shown):
     done = await shown("--tools", "shop,agentflow.tools.builtin", "--json")
     assert [entry["name"] for entry in json.loads(done.out)] == ["cancel", "calculator", "current_time"]
     assert (done.code, done.err) == (0, "imported\n")
+
+
+async def test_lint_tells_what_will_mislead_a_model_and_exits_with_1(shown, tmp_path):
+    (tmp_path / "misleading.py").write_text(
+        "from agentflow import tool\n\n\n@tool\ndef look(path: int) -> str:\n    return str(path)\n"
+    )
+    found = await shown("--tools", "misleading", "--lint")
+    assert (found.code, "look: parameter 'path'" in found.out) == (1, True)
+    assert (await shown("--tools", "agentflow.tools.builtin", "--lint")).out == "nothing found\n"
