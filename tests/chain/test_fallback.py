@@ -191,7 +191,7 @@ async def test_runs_that_waited_for_a_provider_do_not_come_back_together():
     assert loop.time() < 60 + 8 + 1  # the cap of a wait
 
 
-async def test_a_thousand_failing_runs_leave_nothing_behind():
+async def test_many_runs_that_fail_after_their_waits_leave_nothing_behind():
     model = ScriptedModel(*([ModelConnectionError("gone")] for _ in range(600)))
     async with Agent(model=model) as agent:
         ends = await asyncio.gather(*(agent.stream("hello") for _ in range(200)))

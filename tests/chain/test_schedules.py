@@ -26,9 +26,12 @@ steps = st.one_of(
     st.just(ModelChunk(reasoning="hm")),
     st.just(ModelChunk(finish_reason="length")),
     st.just(ModelConnectionError("gone")),
+    st.just(ModelChunk(text="5")),
+    st.just(ModelChunk(finish_reason="error")),
     st.just(ValueError("a bug")),
 )
 turns = st.lists(st.lists(steps, max_size=5), min_size=1, max_size=4)
+options = st.sampled_from([{}, {"degraded": "Not now."}, {"output": int}, {"output": int, "degraded": "Not now."}])
 disturbances = st.lists(st.tuples(SECONDS, st.sampled_from(["cancel", "leave", "close"])), max_size=2)
 
 
@@ -53,10 +56,10 @@ async def consume(chain):
         pass
 
 
-async def play(script, delay, parallel, disturbed):
+async def play(script, delay, parallel, disturbed, **options):
     store = InMemoryStore()
     model = ScriptedModel(*script, "the end", delay=delay)
-    agent = Agent(model=model, tools=[act], store=store, timeout=5.0, max_iterations=3)
+    agent = Agent(model=model, tools=[act], store=store, timeout=5.0, max_iterations=3, **options)
     chain = agent.stream("hello", session_id="s")
     events = []
     agent.bus.attach(events.append)
@@ -82,9 +85,9 @@ async def play(script, delay, parallel, disturbed):
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(turns, st.sampled_from([0.0, 0.03]), st.integers(1, 2), disturbances)
-def test_any_schedule_keeps_the_laws(script, delay, parallel, disturbed):
-    run_virtual(play(script, delay, parallel, disturbed))
+@given(turns, st.sampled_from([0.0, 0.03]), st.integers(1, 2), disturbances, options)
+def test_any_schedule_keeps_the_laws(script, delay, parallel, disturbed, options):
+    run_virtual(play(script, delay, parallel, disturbed, **options))
 
 
 def test_the_schedules_reach_every_end():
