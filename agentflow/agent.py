@@ -97,6 +97,8 @@ class Agent:
             raise ConfigError(f"an agent's name must be a text, not {name!r}")
         if inspect.iscoroutinefunction(getattr(model, "stream", model)):
             raise ConfigError(f"the model {model!r} must be an async generator: it has to yield ModelChunk objects")
+        if any(inspect.iscoroutinefunction(transform) for transform in transforms):
+            raise ConfigError("a transform must be a plain function: events are not awaited for")
         self.name = name
         self.description = description
         self.tools = ToolRegistry(tools)

@@ -80,7 +80,7 @@ class ModelCalls:
         tools, tool_tokens = runtime.describe_tools()
         system = (Message(role="system", content=runtime.instructions),) if runtime.instructions else ()
         turn = self._work.info.with_pictures(turn_messages(state.root))
-        request = ModelRequest(messages=(*system, *self._history, *turn), tools=tools, **runtime.request_options)
+        request = ModelRequest(messages=(*system, *self._history, *turn), tools=tools, **self._options(command))
         estimate = tool_tokens + self._history_tokens + sum(map(estimate_message_tokens, (*system, *turn)))
         start = ModelStartEvent(
             provider=clean_text(str(getattr(model, "provider", "custom"))),
@@ -91,6 +91,12 @@ class ModelCalls:
             **self._work.header(command.iteration),
         )
         return start, partial(self._start, model, request, command, estimate)
+
+    def _options(self, command: CallModel) -> dict[str, Any]:
+        options = dict(self._work.runtime.request_options)
+        if command.iteration > 1 and options.get("tool_choice") not in (None, "none"):
+            options["tool_choice"] = "auto"  # demanded of every round, a call would never be followed by an answer
+        return options
 
     @property
     def _model(self) -> ChatModel:

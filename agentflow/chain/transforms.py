@@ -86,7 +86,7 @@ def _apply(function: Transform, event: AgentEvent, field: str) -> AgentEvent:
         return event
     ours = msgspec.structs.replace(event, **{field: value})
     if msgspec.structs.replace(changed, **{field: value}) != ours:
-        raise TransformError(f"the transform {name} changed more of a {event.type} event than its {field}")
+        raise TransformError(f"the transform {name} changed more of the {event.type} event than its {field}")
     if isinstance(ours, ToolErrorEvent):  # the result says what the error says: hidden there, it is hidden here
         message = ours.result.partition("\n")[2]
         ours = msgspec.structs.replace(ours, error=ErrorInfo(kind=ours.error.kind, message=message))

@@ -11,7 +11,7 @@ from agentflow.events import MAX_ANSWER_BYTES, MAX_DELTA_BYTES, MAX_EVENT_BYTES,
 from agentflow.messages import unpaired
 from agentflow.models.base import CallRequest
 from agentflow.testing import ScriptedModel, assert_laws, call, text
-from tests.builders import TOOLS, log_of, of, run, served, turns
+from tests.builders import TOOLS, log_of, look, of, run, served, turns
 
 
 async def test_the_rounds_reach_the_model_as_paired_messages_with_its_instructions():
@@ -324,3 +324,10 @@ async def test_an_odd_name_of_a_model_is_told_as_text():
         chain = agent.stream("hello")
         (start,) = [event async for event in chain if event.type is EventType.MODEL_START]
     assert (start.provider, start.model) == ("5", "\ufffd")
+
+
+async def test_a_call_is_demanded_of_the_first_round_only_so_that_an_answer_can_follow():
+    model = ScriptedModel([call("look", key="a")], "seen")
+    async with Agent(model=model, tools=[look], model_options={"tool_choice": "required"}) as agent:
+        assert (await agent.chat("go")).text == "seen"
+    assert [request.tool_choice for request in model.requests] == ["required", "auto"]

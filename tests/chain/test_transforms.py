@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from agentflow import Agent, InMemoryStore, ModelChunk
+from agentflow.errors import ConfigError
 from agentflow.events import MAX_EVENT_BYTES, EventType, encode
 from agentflow.stores.base import SessionKey
 from agentflow.testing import ScriptedModel, assert_laws, call
@@ -153,7 +154,7 @@ async def test_metadata_changed_in_place_is_refused_and_never_logged(mutate):
     async with Agent(model=ScriptedModel("hi"), transforms=[meddling]) as agent:
         log = [event async for event in agent.stream("hello", metadata=given)]
     assert_laws(log)
-    assert "changed more of a input event than its text" in log[-1].error.message
+    assert "changed more of the input event than its text" in log[-1].error.message
     assert (given, [event.type for event in log]) == ({"page": [1]}, [EventType.STATE, EventType.FAILED])
 
 
@@ -225,3 +226,11 @@ async def test_a_transform_sees_only_what_it_may_change():
     async with Agent(model=ScriptedModel(*SCRIPT), tools=TOOLS, transforms=[look_on]) as agent:
         await agent.chat("hello")
     assert seen == {EventType.INPUT, EventType.DELTA, EventType.TOOL_DELTA, EventType.TOOL_COMPLETE}
+
+
+def test_a_transform_that_would_have_to_be_awaited_is_refused():
+    async def later(event):
+        return event
+
+    with pytest.raises(ConfigError, match="plain function"):
+        Agent(model=ScriptedModel("hi"), transforms=[later])
