@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from agentflow.errors import ModelError, ModelProtocolError, ModelTruncatedError
-from agentflow.messages import Usage, clean_text
+from agentflow.messages import Usage
 from agentflow.models.base import ModelChunk
 from agentflow.models.calls import CallAssembly, CallPart
 from agentflow.models.failures import error_from_object
+from agentflow.models.finish import later_reason
 from agentflow.models.framing import MAX_EVENT_BYTES, LineSplitter
 from agentflow.models.parsing import usage_of
 from agentflow.models.texts import Texts, decoded_leniently
@@ -132,6 +133,5 @@ class OllamaStreamParser:
                 self._calls.add_whole(part)
         if line.done is True:
             self._done = True
-            if line.done_reason and isinstance(line.done_reason, str):
-                self._finish_reason = clean_text(line.done_reason)
+            self._finish_reason = later_reason(None, line.done_reason)
             self._usage = usage_of(line.prompt_eval_count, line.eval_count)

@@ -15,6 +15,7 @@ from agentflow.messages import Usage, clean_text
 from agentflow.models.base import ModelChunk
 from agentflow.models.calls import CallAssembly, CallPart, FunctionPart
 from agentflow.models.failures import error_from_object
+from agentflow.models.finish import later_reason
 from agentflow.models.framing import MAX_EVENT_BYTES, ErrorPayload, EventSplitter
 from agentflow.models.texts import MAX_TEXT, Texts, decoded_leniently
 
@@ -133,8 +134,8 @@ class _Reply:
             self._add_message(choice.message, payload)
         if choice.error:
             raise self._said(choice.error)
-        if choice.finish_reason and isinstance(choice.finish_reason, str):
-            self.finish_reason = clean_text(choice.finish_reason)
+        if choice.finish_reason:
+            self.finish_reason = later_reason(self.finish_reason, choice.finish_reason)
 
     def _add_message(self, message: _Delta, payload: bytes) -> None:
         self._add_texts(message)
