@@ -87,8 +87,8 @@ MUTATIONS = (
     Mutation(
         "cut calls: a call from a reply that was cut is run",
         "agentflow/state/reducer.py",
-        'frozenset({"length", "content_filter"})',
-        "frozenset()",
+        "if reason not in _WHOLE_REASONS:",
+        "if False:",
         ("tests/state", "tests/chain"),
     ),
     Mutation(

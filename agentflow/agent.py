@@ -5,6 +5,7 @@ How a run proceeds is in `chain` and `state`; which client a model string means 
 
 import asyncio
 import inspect
+import math
 import secrets
 import threading
 import uuid
@@ -18,10 +19,10 @@ from reactivex import Observable
 from agentflow.bus import EventBus
 from agentflow.chain import AgentChain, AgentReply
 from agentflow.chain.output import Output
-from agentflow.chain.request import AgentRequest, Input, RequestFields, request_of
+from agentflow.chain.request import AgentRequest, Input, RequestFields, is_model_string, request_of
 from agentflow.chain.run import Run
 from agentflow.chain.runtime import RunInfo, Runtime, Transform
-from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError
+from agentflow.errors import AgentflowError, ConfigError, RequestError, RunNotFoundError
 from agentflow.event_log import follow
 from agentflow.events import AgentEvent
 from agentflow.messages import ToolSpec, clean_text
@@ -32,7 +33,7 @@ from agentflow.settings import Settings
 from agentflow.state import Limits
 from agentflow.stores.base import SessionKey, Store
 from agentflow.stores.in_memory import InMemoryStore
-from agentflow.streams import CANCEL_GRACE, Clock, LoopClock, TaskOwner
+from agentflow.streams import CANCEL_GRACE, Clock, LoopClock, TaskOwner, is_running
 from agentflow.tools.pools import Pools
 from agentflow.tools.registry import ToolRegistry
 from agentflow.tools.resolvers import DEFAULT_RESOLVERS, Resolver
@@ -40,6 +41,7 @@ from agentflow.tools.resolvers import DEFAULT_RESOLVERS, Resolver
 # The agents, by id, whose `chat_sync` waits for the code that is running.
 _WAITING_AGENTS: ContextVar[frozenset[int]] = ContextVar("agentflow_waiting_agents", default=frozenset())
 
+_MAX_MODELS = 64  # clients kept for model strings that requests name
 _SHUTDOWN_GRACE = 5.0  # seconds in which ended runs may still write their end
 
 
@@ -97,8 +99,14 @@ class Agent:
             raise ConfigError(f"an agent's name must be a text, not {name!r}")
         if inspect.iscoroutinefunction(getattr(model, "stream", model)):
             raise ConfigError(f"the model {model!r} must be an async generator: it has to yield ModelChunk objects")
+        if isinstance(model, str) and not is_model_string(model):
+            raise ConfigError(
+                f"model={model[:140]!r} is no model string: a short printable text, e.g. 'openai/gpt-5-mini'"
+            )
         if any(inspect.iscoroutinefunction(transform) for transform in transforms):
             raise ConfigError("a transform must be a plain function: events are not awaited for")
+        _checked_number("temperature", temperature, 0)
+        _checked_number("max_tokens", max_tokens, 1)
         self.name = name
         self.description = description
         self.tools = ToolRegistry(tools)
@@ -197,6 +205,8 @@ class Agent:
 
     def follow(self, run_id: str, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
         """The events of any run in this agent's store with `seq > after`; see `event_log.follow`."""
+        if type(after) is not int:
+            raise RequestError(f"after must be the number of an event, not {after!r}")
         run = self._runs.get(run_id)
         return follow(self._store, run_id, after, wait=run.wait if run is not None else None)
 
@@ -280,10 +290,24 @@ class Agent:
         if asked is None and self._model is not None and not isinstance(self._model, str):
             return (self._model if isinstance(self._model, ChatModel) else FunctionModel(self._model),)
         name = asked if asked is not None else (self._model if isinstance(self._model, str) else None)
-        if name not in self._models:
+        if name in self._models:
+            self._models[name] = self._models.pop(name)  # the last asked for stands last
+        else:
             base_url, api_key = self._address
             self._models[name] = tuple(resolve_chain(name, self._settings(), base_url=base_url, api_key=api_key))
+            self._forget_models()
         return self._models[name]
+
+    def _forget_models(self) -> None:
+        """Close the clients that have not been asked for the longest: users may name any number of models."""
+        if not is_running():
+            return
+        used = {id(model) for run in self._runs.values() for model in run.info.models}
+        for name in list(self._models)[:-_MAX_MODELS]:
+            if used.isdisjoint(map(id, self._models[name])):
+                for model in self._models.pop(name):
+                    if (close := getattr(model, "aclose", None)) is not None:
+                        self._ready().owner.spawn(close(), name=f"agentflow closing {name}")
 
     def _settings(self) -> Settings:
         if self._given_settings is None:
@@ -348,4 +372,12 @@ def _checked_options(options: ModelOptions | None) -> dict[str, Any]:
     if unknown:
         known = ", ".join(ModelOptions.__annotations__)
         raise ConfigError(f"model_options has no {', '.join(sorted(unknown))}; it has {known}")
+    stop: Any = (options or {}).get("stop", ())
+    if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
+        raise ConfigError(f"model_options: stop is a tuple of texts, not {stop!r}")
     return dict(options or {})
+
+
+def _checked_number(name: str, value: float | None, least: float) -> None:
+    if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
+        raise ConfigError(f"{name} is {value!r}; it must be a number of at least {least}")

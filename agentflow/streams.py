@@ -176,6 +176,11 @@ class Inbox(Generic[T]):
             self._receive(self._items.popleft())
 
 
+def is_running() -> bool:
+    """Whether an event loop is running in this thread."""
+    return _running_loop() is not None
+
+
 def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()

@@ -13,6 +13,7 @@ from agentflow import Agent, EventBus, InMemoryStore, ModelChunk, RunCancelled, 
 from agentflow.errors import (
     AgentflowError,
     ConfigError,
+    RequestError,
     RunNotFoundError,
     SessionBusyError,
     StoreError,
@@ -409,3 +410,42 @@ def test_tools_are_a_list():
     for tools in (look, "look"):
         with pytest.raises(ConfigError, match=r"tools must be a list, .* write tools=\[\.\.\.\]"):
             Agent(model=ScriptedModel("hi"), tools=tools)
+
+
+@pytest.mark.parametrize("model", [5, [], "x" * 300, "\ud800", "two\nlines"])
+async def test_a_model_that_is_no_model_string_is_refused_before_anything_begins(model):
+    async with Agent(model=ScriptedModel("hi")) as agent:
+        with pytest.raises(RequestError, match="the model must be"):
+            agent.stream("hello", model=model)
+    if isinstance(model, str):
+        with pytest.raises(ConfigError, match="no model string"):
+            Agent(model=model)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"temperature": float("nan")}, "temperature"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"model_options": {"stop": "abc"}}, "stop"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_when_the_agent_is_made(options, named):
+    with pytest.raises(ConfigError, match=named):
+        Agent(model=ScriptedModel("hi"), **options)
+
+
+async def test_a_cursor_that_is_no_number_is_refused():
+    async with Agent(model=ScriptedModel("hi")) as agent:
+        with pytest.raises(RequestError, match="number of an event"):
+            agent.follow("run", after=None)
+
+
+async def test_clients_of_models_that_requests_name_are_bounded_and_those_at_work_stay():
+    settings = Settings(providers={"mine": {"base_url": "http://127.0.0.1:9/v1"}})
+    async with Agent(settings=settings, model="scripted/hi") as agent:
+        await agent.chat("hello")
+        for number in range(200):
+            agent.stream("hello", model=f"mine/{number}")
+        assert len(agent._models) <= 65
+        assert (await agent.chat("hello", model="scripted/ho")).text == "ho"

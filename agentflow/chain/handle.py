@@ -245,6 +245,7 @@ class EventIterator:
         self._page: Sequence[AgentEvent] = ()
         self._position = 0
         self._closed = False
+        self._reading = False
 
     def __aiter__(self) -> "EventIterator":
         return self
@@ -252,11 +253,18 @@ class EventIterator:
     async def __anext__(self) -> AgentEvent:
         if self._consumer is None and not self._closed:
             self._consumer = self._join()
+        if self._reading:
+            raise RuntimeError(
+                "this iterator is being read by another task; give each its own: `async for` over the chain"
+            )
+        self._reading = True
         try:
             while not self._closed and self._position == len(self._page):
                 self._page, self._position = await self._reader.page(), 0
                 self._closed = not self._page
+            self._reading = False
         except asyncio.CancelledError:
+            self._reading = False
             # A cancelled wait is not leaving: a heartbeat asks again. But where it was the consumer's task that was
             # cancelled, the traceback must not keep this object alive, for to drop it is to leave.
             del self

@@ -143,6 +143,7 @@ class ModelCalls:
         if chunk.reasoning and (kept := reply.add(chunk.reasoning)):
             self._work.say((command.iteration, command.attempt, "reasoning"), kept, checked_count(chunk.count))
         text = chunk.text or chunk.refusal  # a refusal is what the user is told
+        reply.refused = reply.refused or bool(chunk.refusal)
         if text and (kept := reply.add(text)):
             self._work.say((command.iteration, command.attempt, "answer"), kept, checked_count(chunk.count))
         if chunk.calls or chunk.finish_reason or chunk.usage or chunk.provider_data:
@@ -152,7 +153,7 @@ class ModelCalls:
         now = self._clock.monotonic()
         first = None if reply.first_chunk is None else round((reply.first_chunk - reply.began) * 1000, 3)
         return ModelCompleteEvent(
-            finish_reason=reply.finish_reason,
+            finish_reason=reply.reason,
             tool_calls=tuple(map(self._tool_call, reply.calls)),
             usage=reply.usage or reply.estimated_usage(estimate),
             duration_ms=round((now - reply.began) * 1000, 3),

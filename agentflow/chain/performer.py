@@ -79,6 +79,9 @@ class Performer:
 
     def _finish(self, command: Finish, state: RunState) -> Prepared:
         output = self._runtime.output
+        if output is not None and state.root.round.finish_reason == "refusal":
+            refusal = ModelOutputError(f"the model refused to answer: {state.root.round.text[:500]}")
+            return (), lambda: self.work.fail(refusal)
         fault = output.fault(state.root.round.text) if output is not None and command.finish_reason == "stop" else None
         if fault is None:
             return (self._final(command, state),), None

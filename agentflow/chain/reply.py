@@ -26,11 +26,17 @@ class Reply:
         self._room = MAX_ANSWER_BYTES  # of encoded text that is left
         self._room_for_calls = MAX_CALL_BYTES
         self.full = False
+        self.refused = False
         self.whole = False  # its `model_complete` is on its way
         self.calls: list[CallRequest] = []
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.provider_data: dict[str, Any] | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the reply ended; "refusal" for one that is whole and says no."""
+        return "refusal" if self.refused and self.finish_reason in (None, "stop") else self.finish_reason
 
     def add(self, text: str) -> str:
         """More of the answer or of the reasoning: so much of it as there is room for, clean."""

@@ -49,12 +49,19 @@ class AgentRequest:
         checked = replace(self, input=content, metadata=plain(self.metadata), session_id=_session_id(self.session_id))
         if len(msgspec.json.encode((checked.text, checked.metadata))) > _MAX_REQUEST_BYTES:
             raise RequestError(f"input and metadata are over {_MAX_REQUEST_BYTES} bytes of JSON; send less")
+        if self.model not in (None, "") and not is_model_string(self.model):
+            raise RequestError(f"the model must be a short printable text, not {str(self.model)[:140]!r}")
         for name, value in (("session_id", checked.session_id), ("user_id", self.user_id)):
             if value is not None and not (isinstance(value, str) and _ID.fullmatch(value)):
                 raise RequestError(
                     f"{name} {str(value)[:140]!r} is not an id: 1 to 128 letters, digits, hyphens and underscores"
                 )
         return checked
+
+
+def is_model_string(value: Any) -> bool:
+    """Whether `value` can be a model string at all; what it means is for `models.routing` to say."""
+    return isinstance(value, str) and 0 < len(value) <= 256 and value.isprintable()
 
 
 def _session_id(given: Any) -> Any:

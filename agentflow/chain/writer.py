@@ -247,6 +247,7 @@ class Writer:
                 draft.actions.append(action)
 
     def _reduce(self, draft: _Draft, event: AgentEvent) -> Sequence[Command]:
+        size = len(encode(event))  # first of all: what cannot be written must not have been taken
         before = draft.state.chain(event.chain_id).state
         try:
             state, commands = reduce(draft.state, event)
@@ -255,6 +256,7 @@ class Writer:
             logger.exception("run %s: an event that cannot be was dropped: %s", self._info.run_id, event.type)
             return ()
         draft.state = state
+        draft.size += size
         after = state.chain(event.chain_id).state
         changes = [self._state_event(event, before, after)] if before is not after else []
         # A state event follows its cause, but the terminal event is always the last.
@@ -276,7 +278,6 @@ class Writer:
     def _number(self, draft: _Draft, event: AgentEvent) -> None:
         stamp(event, self.seq + len(draft.events) + 1, draft.ts)
         draft.events.append(event)
-        draft.size += len(encode(event))
 
     # -- the end -----------------------------------------------------------------------------------------
 

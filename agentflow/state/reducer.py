@@ -136,8 +136,10 @@ def _on_rollback(context: _Context, event: RollbackEvent) -> Step:
     return context.with_round(text="", reasoning="", void=True), (command,)
 
 
-# A reply that was cut: whatever calls it has may be cut too, even if they parse.
-_CUT_REASONS: Final = frozenset({"length", "content_filter"})
+# How replies that are whole end. One that ends for any other reason may be cut, and its calls too, even if they parse.
+_WHOLE_REASONS: Final = frozenset(
+    {None, "", "stop", "tool_calls", "function_call", "tool_use", "end_turn", "stop_sequence", "eos", "refusal"}
+)
 _CUT_MESSAGE: Final = (
     "the reply was cut short ({reason}), so this call may be incomplete and was not run; send it again, shorter"
 )
@@ -169,7 +171,7 @@ def _judge(context: _Context, chain: ChainState) -> Step:
         return chain, (Notice(context.chain_id, context.limits.degraded, "degraded"),)
     if not calls:
         return chain, (Finish(context.chain_id, "length" if reason == "length" else "stop"),)
-    if reason in _CUT_REASONS:
+    if reason not in _WHOLE_REASONS:
         return _refuse_all(context, chain, "invalid_arguments", "truncated", _CUT_MESSAGE.format(reason=reason))
     limit = context.limits.max_iterations
     if chain.iteration >= limit:

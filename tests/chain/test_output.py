@@ -194,3 +194,11 @@ async def test_a_form_whose_own_check_breaks_ends_the_run():
 async def test_without_a_form_there_is_no_object():
     async with Agent(model=ScriptedModel(GOOD)) as agent:
         assert (await agent.chat("hello")).output is None
+
+
+async def test_a_refusal_is_no_answer_to_be_corrected():
+    model = ScriptedModel([ModelChunk(refusal="I cannot help with that.")])
+    async with Agent(model=model, output=Weather) as agent:
+        end = await agent.stream("hello")
+    assert (end.error.kind, len(model.requests)) == ("output", 1)
+    assert "I cannot help with that." in end.error.message

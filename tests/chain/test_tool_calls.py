@@ -10,7 +10,7 @@ from agentflow.tools.registry import ToolRegistry
 from tests.builders import TOOLS, log_of, of, run, turns
 
 
-@pytest.mark.parametrize("reason", ["length", "content_filter"])
+@pytest.mark.parametrize("reason", ["length", "content_filter", "max_tokens", "SAFETY", "something new"])
 async def test_calls_of_a_cut_reply_are_never_run(reason):
     ran = []
 
