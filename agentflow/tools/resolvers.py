@@ -187,13 +187,22 @@ def _still_packed(tool: Tool, arguments: dict[str, Any]) -> list[str]:
 
 def _step(tool: Tool, resolver: Resolver, value: Any, fault: str) -> Resolved:
     try:
-        return resolver(tool, value)
+        return _checked(resolver(tool, value))
     except ToolArgumentsError:
         raise
     except ValueError as error:
         raise _refusal(tool, [fault or str(error)]) from error
     except Exception as error:  # whatever a resolver runs into, the call is not run
         raise _refusal(tool, [fault or f"could not be checked ({type(error).__name__})"]) from error
+
+
+def _checked(found: Any) -> Resolved:
+    if not isinstance(found, Resolved):
+        raise TypeError(f"a resolver returned {type(found).__name__}, expected Resolved")
+    corrections = tuple(found.corrections)
+    if not all(isinstance(one, Correction) for one in corrections):
+        raise TypeError("a resolver returned Resolved with corrections that are no Correction")
+    return Resolved(found.arguments, corrections)
 
 
 def _member_names(tool: Tool) -> dict[tuple[str, ...], dict[str, Any]]:

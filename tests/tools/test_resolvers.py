@@ -277,6 +277,25 @@ def test_a_resolver_that_raises_refuses_the_call(error, told):
 
 
 @pytest.mark.parametrize(
+    "given_back",
+    [
+        None,
+        5,
+        {},
+        {"order_id": "a"},
+        ({"order_id": "a"}, ()),
+        resolvers.Resolved({}, None),
+        resolvers.Resolved({}, ["x"]),
+    ],
+)
+def test_a_resolver_that_gives_back_something_else_refuses_the_call(given_back):
+    with pytest.raises(ToolArgumentsError, match="could not be checked"):
+        resolvers.resolve(
+            CHANGE, '{"order_id": "a", "item": {"sku": "a"}}', resolvers=(lambda of, arguments: given_back,)
+        )
+
+
+@pytest.mark.parametrize(
     "raw",
     [
         '{"orderId": "a", "item": {"sku": "a"}}',
