@@ -14,6 +14,8 @@ IsError: TypeAlias = Callable[[Any], bool | str | None]
 
 _STATUS_KEYS = ("status", "status_code", "statusCode")
 _CODE_KEYS = (*_STATUS_KEYS, "code", "error_code", "errorCode", "error")
+_NOTHING = frozenset({"", "none", "null", "false", "n/a"})  # an `error` that says there is none
+_FAILURE = re.compile(r"[45][0-9][0-9]")
 _TEXT_KEYS = ("message", "msg", "detail", "description", "reason", "title")
 _RATE_LIMITS = frozenset({
     "429", "TOOMANYREQUESTS", "RATELIMIT", "RATELIMITED", "RATELIMITERROR", "RATELIMITEXCEEDED", "THROTTLED",
@@ -35,7 +37,9 @@ def check(value: Any, data: Any, is_error: IsError | None) -> None:
 
     `is_error(value)` decides: True or a text, which is told to the model, is a failure, False is none, None leaves
     it to the rules, and what it raises is raised. By the rules an object is a failure if it has a non-empty
-    `error`, `ok` or `success` false, `status` or `status_code` of 400 and more, or the code of a rate limit.
+    `error` (a text such as "none" is empty), `isError` true, `ok` or `success` false, `status` or `status_code` of
+    400 and more, or the code of a rate limit; a `code` of 429 counts only beside an error or a message, else it may
+    be the code of anything. Booleans and statuses may be written as text.
     """
     verdict = is_error(value) if is_error is not None else None
     if not isinstance(verdict, bool | str | None):
@@ -51,18 +55,33 @@ def _says_failure(data: Any) -> bool:
     if not isinstance(data, dict):
         return False
     return (
-        bool(data.get("error"))
-        or data.get("ok") is False
-        or data.get("success") is False
+        _names_error(data.get("error"))
+        or any(_is_flag(data.get(key), "true") for key in ("isError", "is_error"))
+        or any(_is_flag(data.get(key), "false") for key in ("ok", "success"))
         or _status(data) is not None
         or _is_rate_limit(data)
     )
 
 
+def _names_error(error: Any) -> bool:
+    if isinstance(error, str):
+        return error.strip().lower() not in _NOTHING
+    return bool(error)
+
+
+def _is_flag(value: Any, word: str) -> bool:
+    """Whether `value` is this boolean, or its word as text."""
+    return isinstance(value, bool | str) and str(value).strip().lower() == word
+
+
 def _status(data: Mapping[str, Any]) -> int | None:
-    """The first status of 400 and more."""
-    numbers = (data.get(key) for key in _STATUS_KEYS)
-    return next((number for number in numbers if type(number) is int and number >= 400), None)
+    """The first status of 400 and more; as text, of three digits."""
+    for value in (data.get(key) for key in _STATUS_KEYS):
+        if type(value) is int and value >= 400:
+            return value
+        if isinstance(value, str) and _FAILURE.fullmatch(value.strip()):
+            return int(value)
+    return None
 
 
 def _is_rate_limit(data: Any) -> bool:
@@ -74,12 +93,18 @@ def _codes(data: Any) -> Iterator[Any]:
         return
     error = data.get("error")
     for key in _CODE_KEYS:
-        if type(data.get(key)) in (int, str):
+        if type(data.get(key)) in (int, str) and (key != "code" or _is_told(data)):
             yield data[key]
     if isinstance(error, dict):
         for key in (*_CODE_KEYS, "type"):
             if type(error.get(key)) in (int, str):
                 yield error[key]
+
+
+def _is_told(data: Mapping[str, Any]) -> bool:
+    """Whether a `code` is that of a failure: a word, or a number beside an error or a message."""
+    beside = ("error", "errors", "error_code", "errorCode", *_TEXT_KEYS)
+    return not str(data["code"]).strip().isdigit() or any(data.get(key) for key in beside)
 
 
 def _summary(data: Any) -> str:

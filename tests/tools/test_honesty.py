@@ -24,6 +24,11 @@ from agentflow.tools.registry import ToolRegistry, tool
         ({"status": 404, "detail": "not there"}, " (status 404): not there"),
         ({"status_code": 500, "body": "<html>"}, " (status 500)"),
         ({"status": "x", "statusCode": 503}, " (status 503)"),
+        ({"status": "500"}, " (status 500)"),
+        ({"ok": "false"}, ""),
+        ({"success": "False"}, ""),
+        ({"isError": True, "message": "gone"}, ": gone"),
+        ({"is_error": "true"}, ""),
     ],
 )
 def test_a_value_that_says_failure_is_told_in_one_sentence(data, told):
@@ -37,7 +42,9 @@ def test_a_value_that_says_failure_is_told_in_one_sentence(data, told):
     "data",
     [
         {"status": 429},
-        {"code": 429},
+        {"status": "429"},
+        {"code": 429, "message": "slow down"},
+        {"code": "429", "error": "slow down"},
         {"code": "TOO_MANY_REQUESTS", "message": "slow down"},
         {"error": "Too Many Requests"},
         {"error": {"type": "rate_limit_error"}},
@@ -59,7 +66,9 @@ def test_a_rate_limit_is_told_apart(data):
         "error: not really", "TOO_MANY_REQUESTS", None, 500, 0, False, [], [{"error": "x"}], {},
         {"error": None}, {"error": ""}, {"error": {}}, {"error": []}, {"error": False},
         {"ok": True, "status": 200}, {"ok": None}, {"success": 0}, {"status": "failed"}, {"status": True},
-        {"status": "404"}, {"code": 500}, {"errors": 3}, {"orders": [{"status": 500}]}, {"type": "rate_limit"},
+        {"error": "none"}, {"error": "null"}, {"error": " None "}, {"isError": False}, {"ok": "true"},
+        {"code": 429, "name": "Turkey"}, {"code": "429"}, {"status": "4040"},
+        {"code": 500}, {"errors": 3}, {"orders": [{"status": 500}]}, {"type": "rate_limit"},
     ],
 )  # fmt: skip
 def test_other_values_are_results(data):
