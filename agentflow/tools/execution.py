@@ -346,11 +346,16 @@ def _failure(error: BaseException, duration_ms: float) -> ToolOutcome:
 
 
 _KEYS = re.compile(
-    r"\b(?:(?:sk|pk|rk|gh[a-z]|xox[a-z]|nvapi)[-_]|AKIA)[-\w]{8,}"
-    r"|\b[Bb]earer\s+[-\w.~+/]{8,}=*"
-    r"|(?<=://)[^\s/@:]{0,100}:[^\s/@]{1,100}(?=@)"
+    r"\b(?:(?:sk|pk|rk|gh[a-z]|xox[a-z]|nvapi|xai)[-_]|github_pat_|(?:hf|gsk|glpat)[-_]|AKIA|ASIA|AIza)[-\w]{8,}"
+    r"|\beyJ[-\w]{5,}\.[-\w.]{5,}"  # a JSON Web Token
+    r"|\b(?i:bearer|basic)\s+[-\w.~+/]{8,}=*"
+    r"|(?<=://)[^\s/@:]{0,100}:[^\s/]{1,100}(?=@)"
 )
-_NAMED_KEYS = re.compile(r"(?i)((?:api[-_]?key|access[-_]?token|secret|password)[\"']?\s?[=:]\s?[\"']?)[^\s&\"',;]{4,}")
+_NAMED_KEYS = re.compile(
+    r"(?i)((?:authorization[\"']?\s?[=:]\s?[\"']?(?:[a-z]+\s+)?"
+    r"|(?:(?:api|access|secret|private)[-_]?key|token|secret|credential|passw(?:or)?d|passphrase|\bpwd)[\w-]{0,20}"
+    r"[\"']?\s?[=:]\s?[\"']?|[?&](?:key|sig|signature|code)=))[^\s&\"',;]{4,}"
+)
 
 
 def _described(error: BaseException) -> str:

@@ -491,6 +491,23 @@ async def test_the_model_gets_one_short_clean_line_and_never_a_traceback(run, ca
         ("cannot reach redis://user:hunter22@host/0", "hunter22"),
         ("GET /?api_key=abcdef123&x=1", "abcdef123"),
         ("{'password': 'hunter22'}", "hunter22"),
+        ("{'password': 'hun ter'} token=abcdef123", "abcdef123"),
+        ("x-auth-token: abcdef123", "abcdef123"),
+        ("Authorization: Basic dXNlcjpodW50ZXI=", "dXNlcjpodW50ZXI"),
+        ("'authorization': 'Basic dXNlcjpodW50ZXI='", "dXNlcjpodW50ZXI"),
+        ("Authorization: ApiKey abcdef123", "abcdef123"),
+        ("Authorization: abcdef123", "abcdef123"),
+        ("bad eyJhbGciOiJI.eyJzdWIiOiIx.SflKxwRJSM", "SflKxwRJSM"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG", "wJalrXUtnFEMI"),
+        ("aws_session_token = 'FwoGZXIvYXdz/x'", "FwoGZXIvYXdz"),
+        ("passwd=hunter22", "hunter22"),
+        ("POST https://x/v1?key=abcdef123", "abcdef123"),
+        ("hf_abcdefghijkl", "abcdefghijkl"),
+        ("gsk_abcdefghijkl", "abcdefghijkl"),
+        ("AIzaSyabcdefghijkl", "abcdefghijkl"),
+        ("xai-abcdefghijkl", "abcdefghijkl"),
+        ("postgres://user:p@ss:word1@host:5432/db", "word1"),
+        ("https://:hunter22@host", "hunter22"),
     ],
 )
 async def test_what_looks_like_a_key_is_masked(run, text, secret):
@@ -501,6 +518,13 @@ async def test_what_looks_like_a_key_is_masked(run, text, secret):
 
     assert secret not in outcome.result
     assert "***" in outcome.result
+
+
+async def test_words_that_name_no_key_are_told(run):
+    def body():
+        raise ValueError("unexpected token: 'x' at basic level, no key=5 in the table, code: 4040")
+
+    assert "***" not in (await run(body)).result
 
 
 # How a result is written
