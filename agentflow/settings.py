@@ -8,7 +8,6 @@ import difflib
 import functools
 import json
 import os
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -27,6 +26,7 @@ from agentflow.errors import ConfigError
 PREFIX = "AGENTFLOW_"
 DEFAULT_FILE = "agentflow.toml"
 
+_LARGEST = 2**63 - 1  # what fits everywhere a number goes, such as a request
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -50,12 +50,13 @@ def _names(value: Any) -> Any:
         return [name.strip() for name in value.split(",") if name.strip()]
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"expected names with commas between them, or a JSON list, not {value!r}") from None
 
 
 Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, le=_LARGEST)]
+CountFromZero = Annotated[int, Field(ge=0, le=_LARGEST)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
 
 
@@ -85,7 +86,7 @@ class ModelSettings(_Section):
     default: str | None = None
     allowed: Names = ()
     retries: RetrySettings = RetrySettings()
-    temperature: float | None = None
+    temperature: Annotated[float, Field(allow_inf_nan=False)] | None = None
     max_tokens: Count | None = None
     local_path: Path | None = None
     degraded: str = ""
@@ -145,7 +146,7 @@ class PoolSettings(_Section):
     """A pool of threads for tools: how many run at once, how many wait before calls are refused."""
 
     size: Count = 64
-    queue: Annotated[int, Field(ge=0)] = 256
+    queue: CountFromZero = 256
 
 
 class ChainSettings(_Section):
@@ -167,7 +168,7 @@ class LimitSettings(_Section):
     """What may be taken up: `run_log_bytes` by the log of one run; `connections` to one model at once, 0 for any."""
 
     run_log_bytes: Count = 16 * 1024 * 1024
-    connections: Annotated[int, Field(ge=0)] = 0
+    connections: CountFromZero = 0
 
 
 class Settings(BaseSettings):
@@ -220,14 +221,25 @@ def provider_key(variable: str) -> SecretStr | None:
 
 def _file_source(settings_cls: type[BaseSettings], chosen: str | Path | None) -> TomlConfigSettingsSource:
     path = Path(chosen or DEFAULT_FILE)
-    if chosen and not path.is_file():
-        raise ConfigError(f"the configuration file {str(path)!r} does not exist")
     try:
+        _refuse_unless_file(path, wanted=bool(chosen))
         return TomlConfigSettingsSource(settings_cls, path)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ConfigError(f"{str(path)!r} is not valid TOML: it is nested too deeply") from None
+    except ValueError as error:  # also of bytes that are no UTF-8, and of numbers with too many digits
         raise ConfigError(f"{str(path)!r} is not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be read: {error}") from error
+
+
+def _refuse_unless_file(path: Path, *, wanted: bool) -> None:
+    # pydantic takes whatever is no file for a file without settings.
+    if path.is_file():
+        return
+    if os.path.lexists(path):
+        raise ConfigError(f"the configuration file {str(path)!r} is no file, nor a link to one")
+    if wanted:
+        raise ConfigError(f"the configuration file {str(path)!r} does not exist")
 
 
 def _refuse_unreadable_variables() -> None:
@@ -239,6 +251,8 @@ def _refuse_unreadable_variables() -> None:
         path = variable[len(PREFIX) :].lower().split("__")
         if path[0] not in Settings.model_fields:
             raise ConfigError(f"unknown variable {variable!r}; the nearest known one is {_variable(_nearest(path))!r}")
+        if _is_nested_too_deeply(value):
+            raise ConfigError(f"the JSON in variable {variable!r} is nested too deeply")
         if _is_section(_kind(path)) and not _is_json_object(value):
             raise ConfigError(
                 f"variable {variable!r} stands for a whole section: write one for each of its keys, such as "
@@ -248,6 +262,16 @@ def _refuse_unreadable_variables() -> None:
 
 def _variable(path: Sequence[str]) -> str:
     return PREFIX + "__".join(path).upper()
+
+
+def _is_nested_too_deeply(text: str) -> bool:
+    try:
+        json.loads(text)
+    except RecursionError:
+        return True
+    except ValueError:  # no JSON at all, which only some variables are
+        pass
+    return False
 
 
 def _is_json_object(text: str) -> bool:

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -181,20 +182,60 @@ def test_names_that_are_neither_say_what_is_expected(monkeypatch):
 def test_a_file_that_is_wrong_is_named(file, tmp_path):
     with pytest.raises(ConfigError, match=r"'.*nowhere.toml' does not exist"):
         Settings(config=tmp_path / "nowhere.toml")
-    with pytest.raises(ConfigError, match="does not exist"):
-        Settings(config=tmp_path)
+    with pytest.raises(ConfigError, match=f"'{'x' * 5000}' cannot be read"):
+        Settings(config="x" * 5000)
     file.write_text('[model]\ndefualt = "x"\n', "utf-8")
     with pytest.raises(ConfigError, match=r"unknown setting 'model.defualt'"):
         Settings()
-    for raw in (b"[model\n", b"a = \xff\n"):
+    for raw in (b"[model\n", b"a = \xff\n", b"a = " + b"[" * 5000, b"a = " + b"9" * 5000):
         file.write_bytes(raw)
         with pytest.raises(ConfigError, match=r"'.*agentflow.toml' is not valid TOML"):
             Settings()
 
 
+@pytest.mark.parametrize("given", ["config", "variable", "default"])
+@pytest.mark.parametrize(
+    "make",
+    [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(path)],
+    ids=["folder", "pipe", "broken link", "link to itself"],
+)
+def test_what_is_no_file_is_named(monkeypatch, tmp_path, make, given):
+    path = tmp_path / "agentflow.toml"
+    make(path)
+    if given == "variable":
+        monkeypatch.setenv("AGENTFLOW_CONFIG", str(path))
+    with pytest.raises(ConfigError, match=r"'.*agentflow.toml' is no file, nor a link to one"):
+        Settings(**({"config": path} if given == "config" else {}))
+
+
+@pytest.mark.parametrize(
+    "name", ["MODEL", "MODEL__ALLOWED", "PROVIDERS__X", "ALIASES", "ALIASES__X", "TOOLS__PACKAGES", "POOLS", "CONFIG"]
+)
+@pytest.mark.parametrize("piece", ["[", '{"a":'], ids=["lists", "objects"])
+def test_a_variable_that_is_nested_too_deeply_is_named(monkeypatch, name, piece):
+    monkeypatch.setenv(f"AGENTFLOW_{name}", piece * 5000)
+    with pytest.raises(ConfigError) as caught:
+        Settings()
+    assert str(caught.value) == f"the JSON in variable 'AGENTFLOW_{name}' is nested too deeply"
+
+
+def test_names_that_are_nested_too_deeply_are_refused():
+    with pytest.raises(ConfigError, match=r"'tools.packages': expected names"):
+        Settings(tools={"packages": "[" * 5000})
+
+
 def test_values_out_of_range_name_their_key():
-    for values in ({"chain": {"max_iterations": 0}}, {"pools": {"db": {"size": "many"}}}, {"flow": {"window_ms": -1}}):
-        with pytest.raises(ConfigError, match=r"setting '(chain.max_iterations|pools.db.size|flow.window_ms)'"):
+    for values in (
+        {"chain": {"max_iterations": 0}},
+        {"pools": {"db": {"size": "many"}}},
+        {"flow": {"window_ms": -1}},
+        {"flow": {"window_ms": float("inf")}},
+        {"limits": {"connections": 2**63}},
+        {"model": {"max_tokens": "9" * 5000}},
+        {"model": {"temperature": float("nan")}},
+    ):
+        ((section, keys),) = values.items()
+        with pytest.raises(ConfigError, match=rf"setting '{section}\.{next(iter(keys))}"):
             Settings(**values)
 
 
