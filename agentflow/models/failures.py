@@ -3,9 +3,13 @@
 It does not decide whether a call is repeated; and it never shows a secret: what looks like a key is masked.
 """
 
+import base64
+import html
 import json
 import math
 import re
+import string
+import sys
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -14,20 +18,40 @@ from agentflow.errors import ModelError, ModelRateLimitError, ModelStatusError
 
 MAX_MESSAGE = 500  # characters of the provider's own words that an error carries
 
+MAX_QUOTED = 80  # characters of what could not be read that an error carries
+
 _SECRET = re.compile(
     r"(?i)\bbearer\s+[^\s\"',;]+"
+    r"|\bbasic\s+[\w+/\-]{8,}=*"
     r"|\b(?:sk|pk|rk|gsk|xai|nvapi|pplx|hf|key)[-_][\w*.\-]{6,}"
     r"|\bAIza[\w\-]{10,}"
+    r"|\beyJ[\w\-]{8,}\.[\w\-.]+"
+    r"|(?<=://)[^\s/\"']+(?=@)"
+)
+_PIECE = 8  # characters of a key that are masked wherever they stand
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)  # keeps the length, as lower() does not
+# One character, as it is or as JSON, an address, Python or HTML escape it, several times over too.
+_CHARACTER = re.compile(
+    r"\\+u([0-9a-f]{4})|(?:\\+x|%(?:25)*)([0-9a-f]{2})|&(?:amp;)*(?:\#x([0-9a-f]{1,6})|\#(\d{1,7})|(\w{2,8}));|\\+(.)|(.)",
+    re.IGNORECASE | re.DOTALL,
 )
 _TITLE = re.compile(r"(?is)<title[^>]{0,200}>([^<]{0,200})")
 _KEYS_OF_TEXT = ("message", "detail", "error", "msg", "title")
 
 
 def mask(text: str, secret: str = "") -> str:
-    """`text` without `secret` and without anything that has the form of a key."""
+    """`text` without `secret` and without anything that has the form of a key.
+
+    Of the secret no piece of 8 characters is left, whether it is as it is, escaped, in another case or in base64.
+    """
     if secret:
-        text = text.replace(secret, "***")
+        text = _without(text, secret)
     return _SECRET.sub("***", text)
+
+
+def quoted(payload: bytes, secret: str = "") -> str:
+    """The beginning of what could not be read, for an error: masked before it is cut."""
+    return repr(mask(payload[: 10 * MAX_QUOTED].decode("utf-8", "backslashreplace"), secret)[:MAX_QUOTED])
 
 
 def error_from_body(
@@ -72,9 +96,50 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             seconds = float(value)
             return seconds if math.isfinite(seconds) else None
         wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("Date", ""))
-    except (ValueError, TypeError):  # TypeError: one of the two dates has no time zone
+    except (ValueError, TypeError, OverflowError):  # TypeError: one of the two dates has no time zone
         return None
     return max(0.0, wait.total_seconds())
+
+
+def _without(text: str, secret: str) -> str:
+    pieces = _pieces(secret)
+    size = len(next(iter(pieces)))
+    found = [match for match in _CHARACTER.finditer(text) if not match[0].isspace()]
+    plain = "".join(map(_meant, found)).translate(_LOWER)
+    kept: list[str] = []
+    end = 0  # of what was kept or masked, in `text`
+    masked = -1  # the first character after what is masked, in `plain`
+    for at in range(len(plain) - size + 1):
+        if plain[at : at + size] not in pieces:
+            continue
+        if at > masked:
+            kept += (text[end : found[at].start()], "***")
+        masked = at + size
+        end = found[masked - 1].end()
+    return "".join((*kept, text[end:]))
+
+
+def _pieces(secret: str) -> set[str]:
+    """All pieces of one length that the secret has, as it is and as it is in base64 after 0, 1 or 2 other bytes."""
+    size = min(_PIECE, len(secret))
+    forms = [secret]
+    if len(secret) >= _PIECE:
+        for before in range(3):
+            form = base64.b64encode(bytes(before) + secret.encode()).decode().rstrip("=")[before and before + 1 : -1]
+            forms += (form, form.translate(str.maketrans("+/", "-_")))
+    lower = [form.translate(_LOWER) for form in forms]
+    return {form[at : at + size] for form in lower for at in range(len(form) - size + 1)}
+
+
+def _meant(match: re.Match[str]) -> str:
+    """The one character that it stands for."""
+    wide, byte, hexadecimal, decimal, name, escaped, plain = match.groups()
+    if plain or escaped:
+        return plain or escaped
+    if name:
+        return html.unescape(f"&{name};")[:1]
+    code = int(decimal) if decimal else int(wide or byte or hexadecimal, 16)
+    return chr(code) if code <= sys.maxunicode else " "
 
 
 def _words_of_body(text: str, content_type: str) -> str:
@@ -123,6 +188,6 @@ def _loads(text: str) -> Any:
 
 
 def _short(text: str, secret: str) -> str:
-    """One line, masked, cut; masked first, so that no cut leaves half a key."""
-    line = " ".join(mask(text, secret).split())
+    """One line, masked, cut; masked before the cut that is seen, so that it leaves no half of a key."""
+    line = mask(" ".join(text.split())[: 10 * MAX_MESSAGE], secret)
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"

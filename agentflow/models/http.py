@@ -5,6 +5,7 @@ reply mean is up to their parser.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -134,7 +135,7 @@ class Endpoint:
         if pool.slots is not None:
             await pool.slots.acquire()
         try:
-            limits = _Limits(self.timeouts, self.provider)
+            limits = _Limits(self.timeouts, self.provider, self.key)
             data = None if body is None else msgspec.json.encode(body)
             request = pool.session.request(method, self.base_url + path, data=data, allow_redirects=False)
             response = await limits.keep(request, limits.first_byte)
@@ -230,7 +231,7 @@ class Exchange:
         """Raise unless the status is 200."""
         response, key = self._response, self._endpoint.key.get_secret_value()
         if 300 <= response.status < 400:
-            target = mask(response.headers.get("Location", "nowhere").partition("?")[0], key)
+            target = mask(re.split("[?#]", response.headers.get("Location", "nowhere"))[0], key)
             raise ModelStatusError(
                 f"{self._provider!r} answered {response.status} and points to {target!r}; redirects are not followed: "
                 f"set base_url to where {self._endpoint.base_url!r} really is",
@@ -255,8 +256,9 @@ class Exchange:
     def expect(self, *content_types: str) -> None:
         """Raise `ModelProtocolError` unless the body is one of these."""
         if self.content_type not in content_types:
+            given = mask(self.content_type, self._endpoint.key.get_secret_value())
             raise ModelProtocolError(
-                f"{self._provider!r} answered with {self.content_type!r} instead of a completion: "
+                f"{self._provider!r} answered with {given!r} instead of a completion: "
                 f"check that {str(self._response.url)!r} is the right address",
                 provider=self._provider,
                 status=self._response.status,
@@ -331,11 +333,12 @@ class _Connector(aiohttp.TCPConnector):
 class _Limits:
     """The time limits of one call, and the seam at which foreign exceptions become ours."""
 
-    def __init__(self, timeouts: Timeouts, provider: str) -> None:
+    def __init__(self, timeouts: Timeouts, provider: str, key: SecretStr) -> None:
         now = asyncio.get_running_loop().time()
         self._idle = timeouts.idle
         self._connect = timeouts.connect
         self._provider = provider
+        self._key = key
         self._begun = False
         self._total = _Limit(now + timeouts.total, f"did not end its reply within {timeouts.total:g} s")
         self.first_byte = _Limit(now + timeouts.first_byte, f"sent nothing within {timeouts.first_byte:g} s")
@@ -368,7 +371,7 @@ class _Limits:
             words = f"did not accept a connection within {self._connect:g} s"
         else:
             # aiohttp tells how it would check a certificate, even where nothing came to that
-            text = mask(str(error)).replace(" ssl:default", "")
+            text = mask(str(error), self._key.get_secret_value()).replace(" ssl:default", "")
             words = f"failed: {' '.join(text.split()) or type(error).__name__}"
         return kind(f"{self._provider!r} {words}", provider=self._provider)
 
@@ -382,7 +385,9 @@ def checked_url(base_url: str) -> str:
     except ValueError:  # a port that is no number, brackets that do not close, a name that no host can have
         sound = False
     if not sound or " " in base_url or not base_url.isprintable():
-        raise ConfigError(f"base_url {mask(base_url)!r} is not an http or https address such as 'http://host:8000/v1'")
+        # What stands before "@" or after "?" may be a secret, and nobody can say where it ends.
+        shown = "(not shown: it may hold a secret)" if re.search("[@?#]", base_url) else repr(mask(base_url))
+        raise ConfigError(f"base_url {shown} is not an http or https address such as 'http://host:8000/v1'")
     if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
         raise ConfigError(f"base_url at {parts.hostname!r} must have no user, query or fragment: give a key as api_key")
     return base_url.rstrip("/")

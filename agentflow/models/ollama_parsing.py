@@ -12,7 +12,7 @@ from agentflow.errors import ModelError, ModelProtocolError, ModelTruncatedError
 from agentflow.messages import Usage
 from agentflow.models.base import ModelChunk
 from agentflow.models.calls import CallAssembly, CallPart
-from agentflow.models.failures import error_from_object
+from agentflow.models.failures import error_from_object, quoted
 from agentflow.models.finish import later_reason
 from agentflow.models.framing import MAX_EVENT_BYTES, LineSplitter
 from agentflow.models.parsing import usage_of
@@ -104,7 +104,8 @@ class OllamaStreamParser:
             if line is not None:
                 self._add(line)
             elif not last:  # the last one may have been cut
-                raise ModelProtocolError(f"{self._provider!r} sent a line that is no part of a chat: {payload[:80]!r}")
+                words = quoted(payload, self._secret)
+                raise ModelProtocolError(f"{self._provider!r} sent a line that is no part of a chat: {words}")
         except ModelError as error:
             self._error = error
 

@@ -14,7 +14,7 @@ from agentflow.errors import ModelError, ModelProtocolError, ModelTruncatedError
 from agentflow.messages import Usage, clean_text
 from agentflow.models.base import ModelChunk
 from agentflow.models.calls import CallAssembly, CallPart, FunctionPart
-from agentflow.models.failures import error_from_object
+from agentflow.models.failures import error_from_object, quoted
 from agentflow.models.finish import later_reason
 from agentflow.models.framing import MAX_EVENT_BYTES, ErrorPayload, EventSplitter
 from agentflow.models.texts import MAX_TEXT, Texts, decoded_leniently
@@ -195,8 +195,9 @@ class _Reply:
             if isinstance(payload, ErrorPayload):
                 words = payload.decode("utf-8", "replace")
                 raise self._said(words) from error
+            words = quoted(payload, self._secret)
             raise ModelProtocolError(
-                f"{self._provider!r} sent what is not a chat completion chunk: {payload[:80]!r} ({error})",
+                f"{self._provider!r} sent what is not a chat completion chunk: {words} ({error})",
                 provider=self._provider,
             ) from error
         self._texts.halves = True
@@ -294,7 +295,9 @@ def parse_completion(body: bytes, provider: str = "provider", *, secret: str = "
     """
     reply = _Reply(provider, secret)
     if not reply.read(body):
-        raise ModelProtocolError(f"{provider!r} sent a completion without choices: {body[:80]!r}", provider=provider)
+        raise ModelProtocolError(
+            f"{provider!r} sent a completion without choices: {quoted(body, secret)}", provider=provider
+        )
     return [*reply.take(last=True), reply.end()]
 
 

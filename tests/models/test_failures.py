@@ -1,9 +1,12 @@
+import base64
+import html
 import json
+import urllib.parse
 
 import pytest
 
 from agentflow.errors import ModelRateLimitError, ModelStatusError
-from agentflow.models.failures import MAX_MESSAGE, error_from_body, error_from_object, mask, retry_after
+from agentflow.models.failures import MAX_MESSAGE, error_from_body, error_from_object, mask, quoted, retry_after
 
 
 def said(body, status=400, content_type="application/json", secret=""):
@@ -68,6 +71,59 @@ def test_secrets_are_masked():
     assert mask("a task-force of risk-free ask-me-anything") == "a task-force of risk-free ask-me-anything"
 
 
+CANARY = "tok/en+CANARY=abc12345"
+FORMS = {
+    "as it is": CANARY,
+    "in an address": urllib.parse.quote(CANARY, safe=""),
+    "in an address, twice": urllib.parse.quote(urllib.parse.quote(CANARY, safe=""), safe=""),
+    "in base64": base64.b64encode(CANARY.encode()).decode(),
+    "in base64 for addresses": base64.urlsafe_b64encode(CANARY.encode()).decode(),
+    "in base64 after a user": base64.b64encode(f"user:{CANARY}".encode()).decode(),
+    "in base64 after a colon": base64.b64encode(f":{CANARY}".encode()).decode(),
+    "with its slash escaped": CANARY.replace("/", "\\/"),
+    "escaped twice": CANARY.replace("/", "\\\\/"),
+    "as JSON of ASCII": "".join(f"\\u{ord(character):04X}" for character in CANARY),
+    "as bytes of Python": "".join(f"\\x{ord(character):02x}" for character in CANARY),
+    "in HTML": html.escape(CANARY).replace("/", "&#x2F;").replace("+", "&plus;").replace("=", "&#61;"),
+    "in another case": CANARY.lower(),
+    "over two lines": f"{CANARY[:5]}\n{CANARY[5:]}",
+    "its beginning": CANARY[:8],
+    "its end": CANARY[-8:],
+    "from its middle": CANARY[5:15],
+    "in its user": f"https://u:{CANARY}@host",
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_the_key_in_use_is_masked_in_every_form(form):
+    assert mask(f"the key «{form}» is bad", CANARY).startswith("the key «")
+    assert mask(f"the key «{form}» is bad", CANARY).endswith("» is bad")
+    bodies = ({"error": f"bad {form}"}, f"bad {form}".encode(), f"<title>{form}</title>".encode())
+    shown = [mask(form, CANARY), quoted(form.encode(), CANARY), *(said(body, secret=CANARY) for body in bodies)]
+    shown += [quoted(b"x" * cut + form.encode(), CANARY) for cut in range(60, 80)]
+    for text in shown:
+        for piece in (form[at : at + 12] for at in range(len(form) - 11)):
+            assert piece not in text or piece in "https://u:"
+        assert "canary" not in text.lower()
+
+
+def test_a_cut_leaves_no_half_of_the_key():
+    for before in range(MAX_MESSAGE - 60, MAX_MESSAGE):
+        assert CANARY[:8] not in said(f"{'a' * before} {CANARY} {'b' * 1_000_000}".encode(), secret=CANARY)
+
+
+def test_a_mask_hides_nothing_else():
+    for text in ("", "short", "100 % of A &amp; B, c:\\temp\\x", "a" * 1000, "&#x110000; &unknown; %zz \\u12"):
+        assert mask(text, CANARY) == text
+    assert mask("a key of abc", "abc") == "a key of ***"
+
+
+def test_keys_of_others_are_known_by_their_form():
+    for text in ("Basic dXNlcjpodXNo", "eyJhbGciOiJIUzI1.eyJzdWIi.c2ln", "xai-0123456789", "AIzaSyA0123456789"):
+        assert mask(f"got {text}.").rstrip(".") == "got ***"
+    assert mask("see https://user:hush@host/v1") == "see https://***@host/v1"
+
+
 def test_statuses_say_what_may_be_tried_again():
     assert not error_from_body(400, "", b"", provider="acme", headers={}).retryable
     assert error_from_body(503, "", b"", provider="acme", headers={}).retryable
@@ -89,12 +145,22 @@ def test_statuses_say_what_may_be_tried_again():
         ("1e999", None),
         ("9" * 400, None),
         ("²", None),
+        ("9" * 5000, None),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", None),
+        ("Mon, 01 Jan 2025 00:00:00 +99999999999999", None),
+        ("Mon, 01 Jan 2025 00:00:00 " + "+" + "9" * 5000, None),
+        ("Mon, 01 Jan 2025 99:00:00 GMT", None),
         ("Mon, 30 Nov 2026 10:00:30 GMT", 30.0),
         ("Mon, 30 Nov 2026 09:00:00 GMT", 0.0),
     ],
 )
 def test_retry_after_is_seconds_or_a_date_and_garbage_is_none(value, seconds):
     assert retry_after({"Retry-After": value, "Date": "Mon, 30 Nov 2026 10:00:00 GMT"}) == seconds
+
+
+def test_a_date_to_compare_with_that_cannot_be_is_none():
+    for date in ("Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 01 Jan 2025 00:00:00 +99999999999999", "x"):
+        assert retry_after({"Retry-After": "Mon, 30 Nov 2026 10:00:30 GMT", "Date": date}) is None
 
 
 def test_a_date_without_a_date_to_compare_with_is_none():

@@ -63,7 +63,9 @@ def test_an_address_that_cannot_be_is_refused(base_url):
 
 
 def test_an_address_with_secrets_in_it_is_refused_without_showing_them():
-    for base_url in ("http://user:hush@host/v1", "http://host/v1?key=hush", "http://host/v1#hush"):
+    good = ("http://user:hush@host/v1", "http://host/v1?key=hush", "http://host/v1#hush")
+    bad = ("http://user:hush@h:port/v1", "ftp://u:hush@h", "user:hush@h", "http://u:p/hush@h", "ftp://h?k=hush")
+    for base_url in good + bad:
         with pytest.raises(ConfigError) as caught:
             OpenAIModel("m", base_url=base_url)
         assert "hush" not in str(caught.value)
@@ -99,6 +101,16 @@ async def test_redirects_are_not_followed():
     assert isinstance(error, ModelStatusError)
     assert "points to 'http://other/v1'" in str(error)
     assert "hush" not in str(error)
+    for target in (f"http://u:{KEY}@other/", f"http://other/#{KEY}", f"http://other/{KEY[:12]}"):
+        assert KEY[:12] not in str(await failure(status(307, b"", headers={"Location": target})))
+
+
+async def test_no_error_for_a_body_shows_the_key():
+    for content_type in ("application/json", "text/event-stream", f"text/{KEY}"):
+        for body in (f'{{"choices":"{KEY}"}}', f"garbage {KEY[:12]}", f'{{"x":"{KEY}"}}'):
+            error = await failure(recorded(f"data: {body}\n\n".encode(), content_type=content_type))
+            assert isinstance(error, ModelError)
+            assert KEY[:12] not in str(error)
 
 
 async def test_other_bodies_are_protocol_errors():
