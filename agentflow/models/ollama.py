@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from agentflow.models.base import ModelChunk, ModelRequest
 from agentflow.models.http import Endpoint, Timeouts
 from agentflow.models.ollama_parsing import OllamaStreamParser
-from agentflow.models.requests import ollama_body
+from agentflow.models.requests import ollama_body, signed
 from agentflow.settings import Profile
 
 
@@ -51,15 +51,18 @@ class OllamaModel:
 
         An unpaired history raises `ModelError` and is not sent. Closing the generator closes the connection.
         """
-        body = ollama_body(request, self.profile, model=self.name, stream=self._asks_for_stream)
+        provider = self.endpoint.provider
+        body = ollama_body(request, self.profile, model=self.name, provider=provider, stream=self._asks_for_stream)
         exchange = await self.endpoint.open("POST", "/api/chat", body)
         try:
             exchange.expect("application/x-ndjson", "application/json")
-            parser = OllamaStreamParser(self.endpoint.provider, secret=self.endpoint.key.get_secret_value())
+            parser = OllamaStreamParser(provider, secret=self.endpoint.key.get_secret_value())
             while data := await exchange.piece(parser):
                 for chunk in parser.feed(data):
                     yield chunk
             for chunk in parser.finish():
+                if chunk.calls:  # the thinking that led to them is shown to it again
+                    chunk.provider_data = signed(None, provider)
                 yield chunk
         finally:
             exchange.close()

@@ -13,7 +13,7 @@ from agentflow.messages import ToolSpec
 from agentflow.models.base import CallRequest, ModelChunk, ModelRequest
 from agentflow.models.http import Endpoint, Timeouts
 from agentflow.models.parsing import ChatStreamParser, parse_completion
-from agentflow.models.requests import chat_body, strict_tools
+from agentflow.models.requests import chat_body, signed, strict_tools
 from agentflow.models.strict import without_absent
 from agentflow.settings import Profile
 
@@ -55,22 +55,32 @@ class OpenAIModel:
         An unpaired history raises `ModelError` and is not sent. Closing the generator closes the connection.
         """
         strict = strict_tools(request, self.profile)
-        body = chat_body(request, self.profile, model=self.name, stream=self._asks_for_stream, strict=strict)
+        provider = self.endpoint.provider
+        body = chat_body(
+            request,
+            self.profile,
+            model=self.name,
+            provider=provider,
+            stream=self._asks_for_stream,
+            strict=strict,
+        )
         loose = {tool.name: tool for tool in request.tools if tool.name in strict}
         exchange = await self.endpoint.open("POST", "/chat/completions", body)
         key = self.endpoint.key.get_secret_value()
         try:
             exchange.expect("text/event-stream", "application/json")
             if exchange.content_type == "application/json":
-                last = parse_completion(await exchange.whole(), self.endpoint.provider, secret=key)
+                last = parse_completion(await exchange.whole(), provider, secret=key)
             else:
-                parser = ChatStreamParser(self.endpoint.provider, secret=key)
+                parser = ChatStreamParser(provider, secret=key)
                 while data := await exchange.piece(parser):
                     for chunk in parser.feed(data):
                         yield chunk
                 last = parser.finish()
             for chunk in last:
                 chunk.calls = tuple(_loosened(call, loose) for call in chunk.calls)
+                if chunk.provider_data is not None:
+                    chunk.provider_data = signed(chunk.provider_data, provider)
                 yield chunk
         finally:
             exchange.close()

@@ -25,7 +25,13 @@ _OWN_FIELDS = ("model", "messages", "stream")  # no extra field replaces them
 _CHOICES = ("auto", "none", "required")
 _CALL_IDS = {"short": (re.compile(r"[A-Za-z0-9_-]{1,40}"), 24), "nine": (re.compile(r"[A-Za-z0-9]{9}"), 9)}
 _ALPHABET = string.ascii_letters + string.digits
+_SENDER = "provider"  # in provider_data: who sent it; never on the wire
 _TELL_SCHEMA = "Answer with nothing but a JSON object that fits this JSON Schema: "
+
+
+def signed(data: JsonObject | None, provider: str) -> JsonObject:
+    """`data` as the `provider_data` of a reply of `provider`: only a request to the same one shows it again."""
+    return (data or {}) | {_SENDER: provider}
 
 
 def strict_tools(request: ModelRequest, profile: Profile) -> dict[str, JsonObject]:
@@ -37,14 +43,20 @@ def strict_tools(request: ModelRequest, profile: Profile) -> dict[str, JsonObjec
 
 
 def chat_body(
-    request: ModelRequest, profile: Profile, *, model: str, stream: bool, strict: Mapping[str, JsonObject]
+    request: ModelRequest,
+    profile: Profile,
+    *,
+    model: str,
+    provider: str,
+    stream: bool,
+    strict: Mapping[str, JsonObject],
 ) -> JsonObject:
-    """The body for `/chat/completions`. `strict` is what `strict_tools` gave.
+    """The body for `/chat/completions`. `strict` is what `strict_tools` gave; `provider` is who will read it.
 
     Raises `ModelError` for an unpaired history, `ConfigError` for what no request can ask.
     """
     _check(request)
-    body: JsonObject = {"model": model, "messages": _chat_messages(request, profile)}
+    body: JsonObject = {"model": model, "messages": _chat_messages(request, profile, provider)}
     if request.tools:
         body |= _chat_tools(request, profile, strict)
     if stream:
@@ -64,13 +76,13 @@ def chat_body(
     return body | (request.extra_body or {})
 
 
-def ollama_body(request: ModelRequest, profile: Profile, *, model: str, stream: bool) -> JsonObject:
+def ollama_body(request: ModelRequest, profile: Profile, *, model: str, provider: str, stream: bool) -> JsonObject:
     """The body for Ollama's `/api/chat`; raises as `chat_body` does, and `ModelError` for a picture that is a url.
 
     Ollama has no choice of tools: of "none" no tool is told, of a name that tool alone, and "required" asks in vain.
     """
     _check(request)
-    body: JsonObject = {"model": model, "messages": _ollama_messages(request, profile), "stream": stream}
+    body: JsonObject = {"model": model, "messages": _ollama_messages(request, profile, provider), "stream": stream}
     tools = [tool for tool in request.tools if request.tool_choice in (None, "auto", "required", tool.name)]
     if tools:
         body["tools"] = [_tool(tool, None) for tool in tools]
@@ -114,10 +126,10 @@ def _chat_tools(request: ModelRequest, profile: Profile, strict: Mapping[str, Js
     return fields
 
 
-def _chat_messages(request: ModelRequest, profile: Profile) -> list[JsonObject]:
+def _chat_messages(request: ModelRequest, profile: Profile, provider: str) -> list[JsonObject]:
     last_user = max((at for at, message in enumerate(request.messages) if message.role == "user"), default=-1)
     messages = [
-        _chat_message(message, profile, in_loop=position > last_user)
+        _chat_message(message, profile, provider, in_loop=position > last_user)
         for position, message in enumerate(request.messages)
     ]
     if request.response_format is None or profile.structured_output == "json_schema":
@@ -129,7 +141,7 @@ def _chat_messages(request: ModelRequest, profile: Profile) -> list[JsonObject]:
     return [{"role": "system", "content": told}, *messages]
 
 
-def _chat_message(message: Message, profile: Profile, *, in_loop: bool) -> JsonObject:
+def _chat_message(message: Message, profile: Profile, provider: str, *, in_loop: bool) -> JsonObject:
     wire: JsonObject = {"role": message.role, "content": clean_text(message.text)}
     if message.role == "developer" and not profile.developer_role:
         wire["role"] = "system"
@@ -138,7 +150,7 @@ def _chat_message(message: Message, profile: Profile, *, in_loop: bool) -> JsonO
     elif message.role == "tool":
         wire["tool_call_id"] = _call_id(message.call_id or "", profile)
     elif message.role == "assistant":
-        wire |= _reasoning(message, profile, in_loop=in_loop)
+        wire |= _reasoning(message, profile, provider, in_loop=in_loop)
         if message.tool_calls:
             wire["tool_calls"] = [_chat_call(call, profile) for call in message.tool_calls]
             if profile.empty_content == "null":
@@ -146,9 +158,13 @@ def _chat_message(message: Message, profile: Profile, *, in_loop: bool) -> JsonO
     return wire
 
 
-def _reasoning(message: Message, profile: Profile, *, in_loop: bool) -> JsonObject:
-    """What of the reasoning goes back: whoever sent it wants it again, and many refuse a field they do not know."""
-    data = message.provider_data or {}
+def _is_from(message: Message, provider: str) -> bool:
+    return (message.provider_data or {}).get(_SENDER) == provider
+
+
+def _reasoning(message: Message, profile: Profile, provider: str, *, in_loop: bool) -> JsonObject:
+    """What of the reasoning goes back: whoever sent it wants it again, and it is nobody else's to see."""
+    data = (message.provider_data or {}) if _is_from(message, provider) else {}
     wire: JsonObject = {}
     if profile.reasoning_details and data.get("reasoning_details"):
         wire["reasoning_details"] = data["reasoning_details"]
@@ -211,12 +227,12 @@ def _response_format(schema: JsonObject, profile: Profile) -> JsonObject:
 # -- Ollama's own ----------------------------------------------------------------------------------------
 
 
-def _ollama_messages(request: ModelRequest, profile: Profile) -> list[JsonObject]:
+def _ollama_messages(request: ModelRequest, profile: Profile, provider: str) -> list[JsonObject]:
     names = {call.call_id: call.name for message in request.messages for call in message.tool_calls}
-    return [_ollama_message(message, profile, names) for message in request.messages]
+    return [_ollama_message(message, profile, provider, names) for message in request.messages]
 
 
-def _ollama_message(message: Message, profile: Profile, names: Mapping[str, str]) -> JsonObject:
+def _ollama_message(message: Message, profile: Profile, provider: str, names: Mapping[str, str]) -> JsonObject:
     role = "system" if message.role == "developer" and not profile.developer_role else message.role
     wire: JsonObject = {"role": role, "content": clean_text(message.text)}
     if message.role == "tool":
@@ -226,7 +242,7 @@ def _ollama_message(message: Message, profile: Profile, names: Mapping[str, str]
         wire |= {"images": images} if images else {}
     if message.tool_calls:
         wire["tool_calls"] = [_ollama_call(call) for call in message.tool_calls]
-        if message.reasoning and profile.reasoning_content != "never":
+        if message.reasoning and profile.reasoning_content != "never" and _is_from(message, provider):
             wire["thinking"] = clean_text(message.reasoning)
     return wire
 

@@ -56,6 +56,7 @@ async def test_a_stream_gives_its_text_its_calls_and_its_end():
     assert text(chunks) == "word word "
     assert chunks[-1].calls == (CallRequest(name="add", arguments='{"a":1}'),)
     assert chunks[-1].usage == Usage(input_tokens=3, output_tokens=4)
+    assert chunks[-1].provider_data == {"provider": "acme"}, "who may see the thinking beside the calls again"
 
 
 async def test_text_comes_before_the_reply_has_ended():
@@ -111,7 +112,7 @@ async def test_a_history_with_calls_has_objects_as_arguments_and_results_by_name
         Message(
             role="user", content=(TextPart("What is "), TextPart("this?"), ImagePart(data=b"\x89P", media_type="i"))
         ),
-        Message(role="assistant", tool_calls=calls, reasoning="hm"),
+        Message(role="assistant", tool_calls=calls, reasoning="hm", provider_data={"provider": "acme"}),
         Message(role="tool", content="[success]", call_id="c1", name="add"),
         Message(role="tool", content="[success]", call_id="c2"),
     )

@@ -134,7 +134,7 @@ async def test_limits_and_temperature_are_sent_if_set():
 
 
 async def test_a_history_with_calls_is_one_a_strict_provider_takes():
-    details = {"reasoning_details": [{"signature": "s"}], "role": "system", "content": "not this"}
+    details = {"reasoning_details": [{"signature": "s"}], "role": "system", "content": "not this", "provider": "acme"}
     calls = (
         ToolCall(call_id="c1", name="add", raw_arguments='{"a": 1}'),
         ToolCall(call_id="c2", name="now", raw_arguments=" \n"),
@@ -158,6 +158,13 @@ async def test_a_history_with_calls_is_one_a_strict_provider_takes():
     assert assistant["tool_calls"][2]["function"]["name"] == "bad_n_me_" + "x" * 55
     assert result == {"role": "tool", "content": "[success]", "tool_call_id": "c1"}
     assert empty == {"role": "assistant", "content": ""}
+
+
+async def test_what_a_provider_wants_to_see_again_says_whose_it_is():
+    details = b'data: {"choices":[{"index":0,"delta":{"reasoning_details":[{"signature":"s"}]}}]}\n\n'
+    end = (await exchange(recorded(details + STOP + DONE)))[-1]
+    assert end.provider_data == {"reasoning_details": [{"signature": "s"}], "provider": "acme"}
+    assert (await exchange(recorded(WORD + STOP + DONE)))[-1].provider_data is None
 
 
 async def test_tools_are_sent_as_functions():

@@ -11,7 +11,7 @@ from agentflow.models.base import ModelRequest
 from agentflow.models.ollama_parsing import OllamaStreamParser
 from agentflow.models.parsing import ChatStreamParser
 from agentflow.models.providers import PRESETS
-from agentflow.models.requests import chat_body, ollama_body
+from agentflow.models.requests import chat_body, ollama_body, signed
 from agentflow.testing.wire import ollama_refusal, refusal
 
 CORPUS = Path(__file__).resolve().parents[2].parent / "shared" / "corpus"
@@ -29,7 +29,7 @@ def wire_text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content or ())
 
 
-def replied(path: Path) -> Message:
+def replied(path: Path, provider: str) -> Message:
     """The assistant's message of a recorded turn."""
     parser = OllamaStreamParser() if path.suffix == ".ndjson" else ChatStreamParser()
     chunks = [*parser.feed(path.read_bytes()), *parser.finish()]
@@ -43,7 +43,7 @@ def replied(path: Path) -> Message:
         content="".join(chunk.text for chunk in chunks),
         reasoning="".join(chunk.reasoning for chunk in chunks),
         tool_calls=calls,
-        provider_data=end.provider_data,
+        provider_data=signed(end.provider_data, provider),
     )
 
 
@@ -66,10 +66,10 @@ def sent(history: list[Message], provider: str) -> list[dict[str, Any]]:
     """The messages of the request for `history`, which a strict server of that kind accepts."""
     request, profile = ModelRequest(messages=tuple(history)), PRESETS[provider].profile
     if provider == "ollama":
-        body = ollama_body(request, profile, model="m", stream=True)
+        body = ollama_body(request, profile, model="m", provider=provider, stream=True)
         assert ollama_refusal(body) is None
     else:
-        body = chat_body(request, profile, model="m", stream=True, strict={})
+        body = chat_body(request, profile, model="m", provider=provider, stream=True, strict={})
         assert refusal(body) is None
     return [settled(message) for message in body["messages"]]
 
@@ -84,7 +84,7 @@ def test_the_next_request_of_a_recorded_conversation_is_made_of_what_came(conver
         assert sent(history, conversation["provider"]) == [settled(message) for message in recorded]
         if turn["kind"] == "error-in-stream":
             break  # that client made up what its history says of the failure
-        history.append(replied(CORPUS / conversation["name"] / turn["file"]))
+        history.append(replied(CORPUS / conversation["name"] / turn["file"], conversation["provider"]))
         history += [
             Message(role="tool", content=result["content"], call_id=result["tool_call_id"], name=result["name"])
             for result in turn.get("tool_results", ())

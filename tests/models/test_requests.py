@@ -5,7 +5,7 @@ import pytest
 from agentflow.errors import ConfigError, ModelError
 from agentflow.messages import ImagePart, Message, TextPart, ToolCall, ToolSpec
 from agentflow.models.base import ModelRequest
-from agentflow.models.requests import chat_body, ollama_body, strict_tools
+from agentflow.models.requests import chat_body, ollama_body, signed, strict_tools
 from agentflow.settings import Profile
 
 USER = Message(role="user", content="hello")
@@ -20,7 +20,7 @@ FREE = ToolSpec(name="free", description="", parameters={"type": "object", "addi
 def body(profile=None, *, messages=(USER,), stream=False, **fields):
     profile = Profile(**(profile or {}))
     request = ModelRequest(messages=tuple(messages), **fields)
-    return chat_body(request, profile, model="m", stream=stream, strict=strict_tools(request, profile))
+    return chat_body(request, profile, model="m", provider="acme", stream=stream, strict=strict_tools(request, profile))
 
 
 def messages(profile=None, *said, **fields):
@@ -99,7 +99,8 @@ def test_other_ids_are_mapped_the_same_in_call_and_result_and_differ(rule, lengt
     assert sent == [call["id"] for call in messages({"call_ids": rule}, asks(*ids), *map(result, ids))[0]["tool_calls"]]
 
 
-GAVE = {"reasoning_content": "hm", "reasoning_details": [{"signature": "s"}], "role": "system", "other": 1}
+DATA = {"reasoning_content": "hm", "reasoning_details": [{"signature": "s"}], "role": "system", "other": 1}
+GAVE = signed(DATA, "acme")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,18 @@ def test_reasoning_details_go_back_verbatim_or_not_at_all_and_nothing_else_does(
     assert said == [{"role": "assistant", "content": "x", "reasoning_details": [{"signature": "s"}]}]
     said = messages({"reasoning_details": False}, Message(role="assistant", content="x", provider_data=GAVE))
     assert said == [{"role": "assistant", "content": "x"}]
+
+
+@pytest.mark.parametrize("foreign", [signed(DATA, "other"), DATA, DATA | {"provider": None}, None])
+def test_reasoning_goes_to_nobody_but_the_provider_that_sent_it(foreign):
+    given = asks("a", reasoning="hm", provider_data=foreign)
+    profile = {"reasoning_content": "given"}
+    assert not {"reasoning_content", "reasoning_details"} & messages(profile, USER, given, result("a"))[1].keys()
+    for data, shown in ((foreign, None), (signed(None, "acme"), "hm")):
+        request = ModelRequest(messages=(USER, asks("a", reasoning="hm", provider_data=data), result("a")))
+        body = ollama_body(request, Profile(reasoning_content="loop"), model="m", provider="acme", stream=True)
+        assert body["messages"][1].get("thinking") == shown
+        assert "acme" not in json.dumps(body)
 
 
 def test_system_and_developer_messages_have_the_role_that_is_known():
@@ -175,7 +188,7 @@ def test_elsewhere_the_system_message_tells_it(accepted):
 
 @pytest.mark.parametrize("make", [chat_body, ollama_body])
 def test_what_no_request_can_ask_is_refused(make):
-    options = {"model": "m", "stream": True} | ({"strict": {}} if make is chat_body else {})
+    options = {"model": "m", "provider": "acme", "stream": True} | ({"strict": {}} if make is chat_body else {})
     for name in ("model", "messages", "stream"):
         with pytest.raises(ConfigError, match=f"extra_body has '{name}', which the request itself says"):
             make(ModelRequest(messages=(USER,), extra_body={name: 1}), Profile(), **options)
