@@ -8,24 +8,29 @@ import difflib
 import json
 import math
 import re
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jsonschema.protocols import Validator
 
 from agentflow.tools import dates, repair
-from agentflow.tools.names import match, match_typo, same
+from agentflow.tools.names import match, match_typo, narrow, same
 
 _MAX_STEPS = 2000  # values looked at per call
 _MAX_KEYS = 200  # of an object whose names are looked at
+_MAX_KEY = 100  # characters of an unknown key that is compared with the known ones
+_SAME_NAME = 0.8  # likeness (difflib) from which a key is a second spelling of a parameter
 _MAX_LISTING = 100_000  # characters of a list that was written as text
 _MAX_UNIONS = 3  # one within the other: with each, the number of readings is multiplied
 _INTEGER = re.compile(r"([+-]?\d{1,4000})(?:\.0{1,20})?")
 _NUMBER = re.compile(r"[+-]?\d{1,400}(?:\.\d{1,400})?(?:[eE][+-]?\d{1,3})?")
 _BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+_YES_OR_NO = frozenset({"true", "false", "yes", "no"})
 _NULLS = frozenset({"null", "none"})
+_NO_LIST = frozenset({"", "null", "none", "nil", "undefined"})
+_LIST_SIGNS = re.compile(r"[][{}()\"'“”‘’]")  # text with these is a list that went wrong, not what stands in one
+_ONE_NUMBER = re.compile(r"\d[,，]\d{3}(?!\d)|\.\d+[,，]\d")  # may be: 1,000 and 1.000,2
 _BETWEEN = re.compile(r"[,;\n、，；]")
 
 _ABSENT: Any = object()
@@ -46,7 +51,7 @@ class Correction:
 class Coercion:
     """Fits one call's values to one tool's schema. `made` are the corrections, in order.
 
-    `members` tells for each enumeration, by its values as JSON, the values of its members by name.
+    `members` tells for each enumeration, by its values as JSON, the values of its members by name: RED and Colour.RED.
     """
 
     def __init__(self, validator: Validator, members: Mapping[tuple[str, ...], Mapping[str, Any]]) -> None:
@@ -118,10 +123,10 @@ class Coercion:
     def _fit_member(self, value: Any, schema: dict[str, Any], place: tuple[str, ...]) -> Any:
         allowed = schema.get("enum", [schema.get("const")])
         if isinstance(value, str):
-            written = (same(value), same(value.rpartition(".")[2]))  # RED, and Colour.RED
+            written = same(value)
             names = self._members.get(_key(allowed), {})
-            found = [member for member in allowed if same(str(member)) == written[0] and not isinstance(member, bool)]
-            found += [member for name, member in names.items() if same(name) in written]
+            found = [member for member in allowed if same(str(member)) == written and not isinstance(member, bool)]
+            found += [member for name, member in names.items() if same(name) == written]
         else:
             found = [member for member in allowed if isinstance(member, str) and _text_of(value) == member]
         chosen = found[0] if found and all(_equal(member, found[0]) for member in found) else _ABSENT
@@ -188,8 +193,7 @@ class Coercion:
             return unpacked
         readings = [[value]]
         if isinstance(value, str):
-            pieces = [piece.strip() for piece in _BETWEEN.split(value) if piece.strip()]
-            readings += [pieces] if len(pieces) > 1 else []
+            readings = _listings(value)
         return self._fit_unpacked(value, readings, schema, place, "list")
 
     def _fit_object(self, value: Any, schema: dict[str, Any], place: tuple[str, ...]) -> Any:
@@ -225,7 +229,7 @@ class Coercion:
                 named[name] = item
                 if name != key:
                     self.made.append(Correction(path, key, name, "name"))
-            elif closed and _is_harmless(key, item, missing):
+            elif closed and _is_harmless(key, item, missing, properties):
                 self.made.append(Correction(path, item, None, "unknown_dropped"))
             else:
                 named[key] = item
@@ -278,15 +282,28 @@ def _branches(schema: dict[str, Any]) -> Iterator[Any]:
         yield from ({**schema, "type": kind} for kind in kinds)
 
 
-def _is_harmless(key: str, item: Any, missing: Sequence[str]) -> bool:
-    """Whether an unknown key may be left out: one plain value, and no way of writing a parameter that is not given."""
-    key, names = same(key), [same(name) for name in missing]
-    near = any(name in key or key in name for name in names) or difflib.get_close_matches(key, names)
-    return not isinstance(item, dict | list) and not near
+def _is_harmless(key: str, item: Any, missing: Sequence[str], known: Iterable[str]) -> bool:
+    """Whether an unknown key may be left out: it holds one plain value and is no way of writing a parameter.
+
+    A yes or no is never left out: without its `dry_run: true`, a call does what was not meant.
+    """
+    if isinstance(item, dict | list | bool) or len(key) > _MAX_KEY or _narrow(item).casefold() in _YES_OR_NO:
+        return False
+    key, absent = same(key), [same(name) for name in missing]
+    near = any(name in key or key in name for name in absent) or difflib.get_close_matches(key, absent)
+    return not near and not difflib.get_close_matches(key, map(same, known), cutoff=_SAME_NAME)
+
+
+def _listings(text: str) -> list[list[str]]:
+    """What a text that is no JSON may mean as a list: itself alone, its pieces, a number with a decimal comma."""
+    if _LIST_SIGNS.search(text) or _ONE_NUMBER.search(text) or _narrow(text).casefold() in _NO_LIST:
+        return []
+    pieces = [piece.strip() for piece in _BETWEEN.split(text) if piece.strip()]
+    return [[text], pieces, [text.replace(",", ".")]] if len(pieces) > 1 else [[text]]
 
 
 def _narrow(value: Any) -> str:
-    return unicodedata.normalize("NFKC", value).strip() if isinstance(value, str) else ""
+    return narrow(value).strip() if isinstance(value, str) else ""
 
 
 def _text_of(value: Any) -> str | None:

@@ -5,10 +5,11 @@ without one, a zone is kept and never converted. Pure: nothing is relative to to
 """
 
 import re
-import unicodedata
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from email.utils import parsedate_to_datetime
+
+from agentflow.tools.names import narrow
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"(?P<name>{'|'.join(_MONTHS)})(?:uary|ruary|ch|il|e|y|ust|t|tember|ober|ember)?\.?"
@@ -29,6 +30,10 @@ _TIME = re.compile(
     r" ?(?P<zone>z|utc|gmt|[+-]\d{2}:?\d{2})?",
     re.IGNORECASE,
 )
+_MAIL = re.compile(
+    r"[a-z]{3}, \d{1,2} [a-z]{3} \d{4} \d\d:\d\d(?::\d\d)?(?: (?:UTC?|GMT|Z|[ECMP][SD]T|(?!-0000)[+-]\d{4}))?",
+    re.IGNORECASE,
+)  # other names of zones are dropped by the reader, and -0000 says that the zone is not known
 _EPOCH = re.compile(r"\d{10}")  # seconds, from 2001 to 2286
 _MAX_LENGTH = 64
 
@@ -40,7 +45,7 @@ def read(text: str, form: str) -> str | None:
     form is date-time.
     """
     reader = _READERS.get(form)
-    text = unicodedata.normalize("NFKC", text[: _MAX_LENGTH + 1]).strip()
+    text = narrow(text[: _MAX_LENGTH + 1]).strip()
     if reader is None or len(text) > _MAX_LENGTH:
         return None
     try:
@@ -104,7 +109,7 @@ def _read_date_time(text: str) -> str | None:
             iso_day, iso_time = _date(known.groupdict()), _read_time(clock)
             if iso_day and iso_time:
                 return f"{iso_day}T{iso_time}"
-    if re.match(r"[A-Za-z]{3}, ", text):
+    if _MAIL.fullmatch(text):
         return parsedate_to_datetime(text).isoformat()
     for pattern in _DATES:  # a day alone begins at midnight, as it does for Python
         found = pattern.fullmatch(text)

@@ -9,13 +9,20 @@ from collections.abc import Iterable
 
 _MIN_TYPO = 5  # characters: in shorter names one letter is a different word
 
+_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
+
 # Between two digits a separator is no matter of style: "1_2" is not "12".
 _SEPARATORS = re.compile(r"(?<=[^\W_])[\s_-]+(?=[^\W\d_])|(?<=[^\W\d_])[\s_-]+(?=\d)")
 
 
+def narrow(text: str) -> str:
+    """`text` with plain characters for full-width ones, and nothing else changed: 10² is not 102."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text.translate(_NARROW))
+
+
 def same(text: str) -> str:
     """A form in which `orderId`, `order_id`, `ORDER-ID` and full-width letters are the same."""
-    return _SEPARATORS.sub("", unicodedata.normalize("NFKC", text).strip().casefold())
+    return _SEPARATORS.sub("", narrow(text).strip().casefold())
 
 
 def match(name: str, known: Iterable[str]) -> str | None:

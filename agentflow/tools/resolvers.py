@@ -72,7 +72,7 @@ def match_names(tool: Tool, arguments: Any) -> Resolved:
 def take_apart_packed(tool: Tool, arguments: Any) -> Resolved:
     """Give each parameter its own part of a text that names several: "orderId=ORD123&type=paid".
 
-    Parts that name no parameter are left out. Raises ValueError if a part contradicts another argument.
+    Every part must name a parameter, this one among them. Raises ValueError if a part contradicts another argument.
     """
     properties = tool.parameters.get("properties", {})
     corrections: list[Correction] = []
@@ -86,27 +86,21 @@ def take_apart_packed(tool: Tool, arguments: Any) -> Resolved:
         parts = None if allows_packed_text(name, schema, tool.examples) else take_apart(value, name, list(properties))
         if parts is not None:
             others = {key: item for key, item in result.items() if key != name and item is not None}
-            own, dropped = _sorted_out(name, parts, properties, others)
+            own = _sorted_out(name, parts, others)
             result = {key: item for key, item in result.items() if key != name} | own
             corrections.append(Correction(name, value, own, "taken_apart"))
-            corrections += (Correction(part.key, part.value, None, "unknown_dropped") for part in dropped)
     return Resolved(result, tuple(corrections)) if corrections else Resolved(arguments)
 
 
-def _sorted_out(
-    name: str, parts: Sequence[Part], properties: Mapping[str, Any], others: Mapping[str, Any]
-) -> tuple[dict[str, str], list[Part]]:
+def _sorted_out(name: str, parts: Sequence[Part], others: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
-    dropped: list[Part] = []
     for part in parts:
         key = part.key or name
-        if key not in properties:
-            dropped.append(part)
-        elif str({**others, **found}.get(key, part.value)) != part.value:
+        if str({**others, **found}.get(key, part.value)) != part.value:
             raise ValueError(f"{name}: its text says something else about {key!r} than {key!r} itself")
-        elif key not in others:
+        if key not in others:
             found[key] = part.value
-    return found, dropped
+    return found
 
 
 def fit_values(tool: Tool, arguments: Any) -> Resolved:
@@ -214,9 +208,12 @@ def _member_names(tool: Tool) -> dict[tuple[str, ...], dict[str, Any]]:
         if isinstance(item, dict):
             waiting.extend(value for key, value in item.items() if key not in _NO_SCHEMA)
             members = item.get("members", ()) if item.get("type") == "enum" else ()
-            values = {one.name: one.value for one in members if isinstance(one, enum.Enum)}
-            if all(isinstance(value, str | int) for value in values.values()):
-                names[tuple(map(json.dumps, values.values()))] = values
+            named = [one for one in members if isinstance(one, enum.Enum)]
+            if all(isinstance(one.value, str | int) for one in named):
+                values = tuple(json.dumps(one.value) for one in named)
+                names[values] = {
+                    name: one.value for one in named for name in (one.name, f"{type(one).__name__}.{one.name}")
+                }
         elif isinstance(item, list | tuple):
             waiting.extend(item)
     return names

@@ -5,12 +5,11 @@ It only takes apart what names parameters; whether the parts fit them is for oth
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from agentflow.tools.names import match
+from agentflow.tools.names import match, narrow
 
 _MAX_LENGTH = 2000  # characters: longer text is text
 _PUNCTUATION = str.maketrans("＝＆，；：、？", "=&,;:,?")
@@ -106,19 +105,19 @@ def _unquoted(value: str) -> str:
 
 
 def _is_packed(text: str, parts: list[Part], own: str, known: Sequence[str]) -> bool:
-    """Whether the parts are arguments, and not prose or code that happens to have a parameter's name in it."""
-    keyed = [part for part in parts if part.key]
+    """Whether the parts are arguments: `own` has its part, by name or the first, and each other one names another.
+
+    Anything else is a form, prose or code that happens to have a parameter's name in it.
+    """
+    keys = [part.key for part in parts if part.key]
     bare = [part for part in parts if not part.key]
-    strangers = [part for part in keyed if part.key not in known]
+    if any(key not in known for key in keys) or not (own in keys or not parts[0].key):
+        return False
     if text.startswith("{"):
-        return not strangers and own in {part.key for part in keyed}
+        return True
     if "=" in text:
         form = _BARE_QUERY if "&" in text else _BARE
         return not bare or (bare == parts[:1] and form.fullmatch(bare[0].value) is not None)
     if bare:
         return False  # "Hello, status: paid" is prose
-    if len(keyed) == 1:
-        first = keyed[0]
-        plain = unicodedata.normalize("NFKC", text)
-        return first.key == own and (" " not in first.value or plain.startswith(own))
-    return keyed[0].key == own or not strangers
+    return len(keys) > 1 or " " not in parts[0].value or narrow(text).startswith(own)

@@ -107,6 +107,26 @@ def test_a_value_with_one_reading_is_read(annotation, value, meant):
         (int, True),
         (int, ""),
         (float, "1,5"),
+        (float, "1.5²"),
+        (int, "10²"),
+        (int, "①②"),
+        (int, "5₂"),
+        (list[int], "1,000"),
+        (list[int], "1.000,2"),
+        (list[float], "1,5"),
+        (list[int], "10², 3"),
+        (list[str], '["ORD1"'),
+        (list[str], "['a', 'b"),
+        (list[str], "["),
+        (list[str], "[a]"),
+        (list[str], '["a"] ["b"]'),
+        (list[str], '{"a":1}'),
+        (list[str], '"a"'),
+        (list[str], "null"),
+        (list[str], "None"),
+        (list[str], ""),
+        (list[str], " "),
+        (Size, "not.small"),
         (float, "nan"),
         (float, "1e999"),
         (bool, "maybe"),
@@ -154,7 +174,11 @@ def test_an_unknown_key_that_may_be_a_parameter_or_holds_a_structure_stays_and_i
     def probe(order_id: str, limit: int = 5): ...
 
     (of,) = ToolRegistry([probe])
-    for extra in ({"limits": 3}, {"max_limit": 3}, {"limit_of_the_rows": 3}, {"kwargs": {"limit": 3}}, {"more": [1]}):
+    for extra in (
+        {"limits": 3}, {"max_limit": 3}, {"dry_run": True}, {"confirm": False}, {"force": "no"}, {"ORDER_ID": "2"},
+        {"order_idd": "2"}, {"orderId": None}, {"x" * 101: 1},
+        {"limit_of_the_rows": 3}, {"kwargs": {"limit": 3}}, {"more": [1]},
+    ):  # fmt: skip
         assert fit_values(of, {"order_id": "1"} | extra) == ({"order_id": "1"} | extra, ())
 
 

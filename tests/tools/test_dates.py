@@ -62,6 +62,9 @@ def test_a_day_that_is_its_month_has_one_reading():
         ("2025/1/31 9:05+0900", "2025-01-31T09:05:00+09:00"),
         ("2025/1/31T9:05 -03:30", "2025-01-31T09:05:00-03:30"),
         ("Fri, 31 Jan 2025 09:05:00 +0200", "2025-01-31T09:05:00+02:00"),
+        ("Fri, 31 Jan 2025 09:05:00 EST", "2025-01-31T09:05:00-05:00"),
+        ("Fri, 31 Jan 2025 09:05 GMT", "2025-01-31T09:05:00+00:00"),
+        ("Fri, 31 Jan 2025 09:05:00", "2025-01-31T09:05:00"),
         ("2025/1/31", "2025-01-31T00:00:00"),
         ("1738281600", "2025-01-31T00:00:00Z"),
     ],
@@ -70,7 +73,13 @@ def test_a_moment_keeps_its_zone_and_without_one_has_none(text, iso):
     assert read(text, "date-time") == iso
 
 
-@pytest.mark.parametrize("text", ["1/2/2025 9:05", "2025/1/31 25:00", "9:05", "1738281600000", "12345", "Fri, x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1/2/2025 9:05", "2025/1/31 25:00", "9:05", "1738281600000", "12345", "Fri, x", "2025/1/31 9:05 PST",
+        "Fri, 31 Jan 2025 09:05:00 XYZ", "Fri, 31 Jan 2025 09:05:00 -0000", "Fri, 31 Jan 2025 09:05:00 GMT x",
+    ],
+)  # fmt: skip
 def test_what_is_no_one_moment_is_not_read(text):
     assert read(text, "date-time") is None
 

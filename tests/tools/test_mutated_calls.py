@@ -279,7 +279,18 @@ def misspelt_option(rng, of, arguments):
 
 @mutator
 def extra_key(rng, of, arguments):
-    yield changed(arguments, zzz_comment=rng.choice(["because", 7, True, None])), arguments
+    yield changed(arguments, zzz_comment=rng.choice(["because", 7, None])), arguments
+
+
+@mutator
+def extra_guard(rng, of, arguments):
+    yield changed(arguments, dry_run=rng.choice([True, False, "true", "yes"])), REFUSE
+
+
+@mutator
+def second_spelling(rng, of, arguments):
+    name = rng.choice(list(arguments))
+    yield changed(arguments, **{rng.choice([name.upper(), f"{name}x", camel(name) + "s"]): "other"}), REFUSE
 
 
 @mutator
@@ -392,6 +403,11 @@ def packable(of, arguments):
     return [first] if plain and len(arguments) > 1 and first in of_type(of, arguments, "string") else []
 
 
+def as_it_is(of, arguments):
+    """A text that may be a form or code as well: it is nothing but itself, where that fits."""
+    return text(arguments), arguments if of.contract.validator.is_valid(arguments) else REFUSE
+
+
 def pairs(arguments, sign, separator, style=camel):
     return separator.join(f"{style(key)}{sign}{value}" for key, value in arguments.items())
 
@@ -430,7 +446,7 @@ def smuggled_full_width(rng, of, arguments):
 @mutator
 def smuggled_with_a_stranger(rng, of, arguments):
     for first in packable(of, arguments):
-        yield text({first: pairs(arguments, "=", "&") + "&zzz=1"}), arguments
+        yield as_it_is(of, {first: pairs(arguments, "=", "&") + "&zzz=1"})
 
 
 @mutator
@@ -452,7 +468,7 @@ def smuggled_contradiction(rng, of, arguments):
 def smuggled_without_its_own(rng, of, arguments):
     for first in packable(of, arguments):
         rest = {key: value for key, value in arguments.items() if key != first}
-        yield text({first: pairs(rest, "=", "&")}), REFUSE
+        yield as_it_is(of, {first: pairs(rest, "=", "&")})
 
 
 def cases():

@@ -12,7 +12,18 @@ def test_case_separators_and_width_do_not_matter(name):
     assert match(name, ["order", "order_id", "id"]) == "order_id"
 
 
-@pytest.mark.parametrize(("a", "b"), [("line_1_2", "line_12"), ("-1", "1"), ("c++", "c"), ("c#", "c"), ("_", "")])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("line_1_2", "line_12"),
+        ("x²", "x2"),
+        ("①", "1"),
+        ("-1", "1"),
+        ("c++", "c"),
+        ("c#", "c"),
+        ("_", ""),
+    ],
+)
 def test_what_may_be_another_thing_is_not_the_same(a, b):
     assert same(a) != same(b)
 

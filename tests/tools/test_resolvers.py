@@ -325,14 +325,32 @@ def test_text_that_says_something_else_than_the_arguments_beside_it_is_refused_w
     assert "order_id: its text says something else about 'note'" in text
 
 
-def test_packed_text_never_reaches_a_tool_that_does_not_know_all_of_its_keys():
-    found = resolvers.resolve(CHANGE, '{"order_id": "a&note=b&zzz=1", "item": {"sku": "a"}}')
+@pytest.mark.parametrize(
+    "body",
+    [
+        "title=x&method=delete",
+        "method=delete",
+        "method: delete",
+        "a=1\nmethod=DELETE",
+        "x&method=DELETE&zzz=1",
+        "body&a=1",
+    ],
+)
+def test_a_form_that_has_a_parameter_s_name_in_it_stays_what_it_is(body):
+    def send(url: str, method: typing.Literal["GET", "DELETE"] = "GET", body: str = ""): ...
 
-    assert found.arguments == {"order_id": "a", "note": "b", "item": {"sku": "a"}}
-    assert [(one.field, one.rule) for one in found.corrections] == [
-        ("order_id", "taken_apart"),
-        ("zzz", "unknown_dropped"),
-    ]
+    arguments = {"url": "u", "body": body}
+
+    assert resolvers.resolve(made(send), json.dumps(arguments)) == (arguments, ())
+
+
+def test_a_member_is_known_by_its_name_with_or_without_its_class_only():
+    def paint(colour: Colour): ...
+
+    for name in ("RED", "Colour.RED", "colour.red"):
+        assert resolve(made(paint), json.dumps({"colour": name})) == {"colour": "red"}
+    for name in ("not.red", "x.RED", "Size.RED"):
+        assert "is not allowed" in refusal(json.dumps({"colour": name}), made(paint))
 
 
 @pytest.mark.parametrize("packed", [["orderId=a&note=b"], "order_id=orderId=a"])

@@ -98,9 +98,9 @@ def test_every_valid_call_is_unchanged_and_unremarked():
             assert json.dumps(resolve(of, raw).arguments) == json.dumps(arguments)
 
 
-@pytest.mark.parametrize("arguments", [{"note": "kind=a&page=2"}, {"note": "note: x, page: 2"}, {"note": "x&page=2"}])
+@pytest.mark.parametrize("arguments", [{"note": "note=a&page=2"}, {"note": "note: x, page: 2"}, {"note": "x&page=2"}])
 def test_text_that_names_other_parameters_is_the_exception_and_strict_refuses_it(arguments):
     (of,) = ToolRegistry([with_others])
 
-    with pytest.raises(Exception, match=r"missing: note|several arguments"):
+    with pytest.raises(Exception, match="several arguments"):
         resolve(of, json.dumps(arguments), mode="strict")
