@@ -58,13 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, by default with the program's arguments. Returns the exit code.
 
     0 the run ended `final`, 1 it failed or did not end in its time, 2 wrong usage or configuration, or a provider that
-    could not be reached or refused before it answered anything (one line on stderr), 130 it was cancelled.
+    could not be reached or refused before it answered anything, or no output (one line on stderr), 130 it was
+    cancelled. A pipe that nobody reads any more ends it without a word, with 130 or 1.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if not _standard_streams():
+        _complain("standard output is closed: leave it open, or send it to a file")
+        return EXIT_USAGE
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has no "é" is no reason to stop
     try:
         code: int | None = app(arguments or ["--help"], prog_name="agentflow", standalone_mode=False)
+        sys.stdout.flush()
     except TyperException as error:
         _complain(f"{error.format_message()} (--help shows what there is)")
         return EXIT_USAGE
@@ -72,7 +77,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fault = setup_fault(error.kind, str(error), None)
         _complain(fault or str(error))
         return EXIT_USAGE if fault or isinstance(error, RequestError) else EXIT_FAILED
+    except OSError as error:
+        _discard(1)
+        if isinstance(error, BrokenPipeError):
+            return EXIT_FAILED
+        _complain(f"output cannot be written, or input not be read: {error}")
+        return EXIT_USAGE
     return code or 0
+
+
+def _standard_streams() -> bool:
+    """Put nothing in the place of each standard stream that was closed. Returns whether there is an output.
+
+    Else the next file or connection would get the stream's number, and what is printed.
+    """
+    output = sys.stdout is not None
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  open to the end
+    return output
+
+
+def _discard(number: int) -> None:
+    """Drop what is to be written yet to a standard stream that fails; the program's end would try it once more."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), number)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
@@ -270,7 +299,7 @@ def init(
 ) -> int:
     """Write a settings file in which every key stands, with its default and what it means."""
     text = importlib.resources.files("agentflow.cli").joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
-    if path.exists() and not force:
+    if os.path.exists(path) and not force:
         raise ConfigError(f"{str(path)!r} is there already: --force overwrites it, --path writes another")
     _write_file(path, text)
     _print([f"wrote {path}"])
@@ -302,5 +331,8 @@ def _write_file(path: Path, text: str) -> None:
 
 
 def _complain(line: str) -> None:
-    sys.stderr.write(f"agentflow: {one_line(line)}\n")
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(f"agentflow: {one_line(line)}\n")
+        sys.stderr.flush()
+    except OSError:  # there is nobody to tell; the exit code has to do
+        _discard(2)
