@@ -17,10 +17,24 @@ MAX_CALLS = 128
 
 
 class FunctionPart(msgspec.Struct, gc=False):
-    """What a fragment says of the function; fields whose type differs between servers are `Any`."""
+    """What a fragment says of the function; its arguments are the JSON that came, a string with most servers."""
 
     name: Any = None
-    arguments: Any = None
+    arguments: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def text(self) -> str:
+        """The arguments as text: what the string says, "" for null, else the JSON itself, untouched.
+
+        Raises `ModelProtocolError` for a string that cannot be read.
+        """
+        try:
+            raw = bytes(self.arguments).decode("utf-8", "surrogatepass")
+            if raw[:1] == '"':
+                return str(json.loads(raw))
+        except ValueError as error:
+            raise ModelProtocolError(f"the arguments of a call cannot be read: {error}") from error
+        return "" if raw == "null" else raw
 
 
 class CallPart(msgspec.Struct, gc=False):
@@ -51,11 +65,9 @@ class _OpenCall:
     def add(self, function: FunctionPart) -> None:
         if not self.name and isinstance(function.name, str):
             self.name = clean_text(function.name)
-        arguments = function.arguments
-        if arguments is None:
+        arguments = function.text
+        if not arguments:
             return
-        if not isinstance(arguments, str):  # some servers send the object itself
-            arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
         self.fragments.append(arguments)
         self.size += len(arguments)
         if self.size > MAX_ARGUMENTS:
@@ -102,7 +114,7 @@ class CallAssembly:
 
     def add_legacy(self, function: FunctionPart) -> None:
         """Add to the one call of the old `function_call` form, which has no id."""
-        if self._legacy is None and not function.name and not function.arguments:
+        if self._legacy is None and not function.name and not function.text:
             return  # some servers send an empty one beside the real calls
         self._legacy = self._legacy or _OpenCall()
         self._legacy.add(function)

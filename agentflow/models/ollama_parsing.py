@@ -40,7 +40,8 @@ _decode = msgspec.json.Decoder(_Line).decode
 class OllamaStreamParser:
     """One reply. Feed it bytes in any pieces; then `finish`. After `ended` nothing more is read.
 
-    Each call comes whole, in a line of its own or with others; the arguments, which are objects, leave as their JSON.
+    Each call comes whole, in a line of its own or with others; the arguments, which are objects, leave as the JSON that
+    came.
     """
 
     def __init__(self, provider: str = "ollama", *, secret: str = "") -> None:

@@ -4,7 +4,7 @@ Pure; it knows no wire. What cannot be decoded strictly is read here too: halves
 """
 
 import json
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -87,6 +87,33 @@ class Texts:
 def decoded_leniently(payload: bytes, kind: type[T]) -> T:
     """What msgspec refuses and some servers send: NaN, and halves of surrogate pairs. Raises ValueError if that fails.
 
-    RecursionError is raised for what is nested too deeply.
+    So it does for a key that is given twice, whose first value would be lost. RecursionError is raised for what is
+    nested too deeply.
     """
-    return msgspec.convert(json.loads(payload.decode()), kind)
+    return msgspec.convert(_with_raw_arguments(json.loads(payload.decode(), object_pairs_hook=_object)), kind)
+
+
+_ON_THE_WAY = ("choices", "delta", "message", "tool_calls", "function", "function_call")  # to the arguments of calls
+
+
+def _with_raw_arguments(node: Any) -> Any:
+    """`node` with the arguments of its calls as JSON again, which is how `calls` reads them."""
+    if isinstance(node, list):
+        return [_with_raw_arguments(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    copy = {key: _with_raw_arguments(item) if key in _ON_THE_WAY else item for key, item in node.items()}
+    if "arguments" in node:
+        copy["arguments"] = msgspec.Raw(_dumped(node["arguments"]))
+    return copy
+
+
+def _dumped(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a key is given twice")
+    return content

@@ -1,3 +1,6 @@
+import json
+
+import msgspec
 import pytest
 
 from agentflow.errors import ModelProtocolError
@@ -5,8 +8,12 @@ from agentflow.models.base import CallRequest
 from agentflow.models.calls import MAX_ARGUMENTS, MAX_CALLS, CallAssembly, CallPart, FunctionPart
 
 
+def function(name, arguments):
+    return FunctionPart(name=name, arguments=msgspec.Raw(json.dumps(arguments)))
+
+
 def part(call_id=None, name=None, arguments=None, index=None):
-    return CallPart(index=index, id=call_id, function=FunctionPart(name=name, arguments=arguments))
+    return CallPart(index=index, id=call_id, function=function(name, arguments))
 
 
 def assembled(*parts):
@@ -65,8 +72,8 @@ def test_null_empty_and_wrong_types_never_overwrite():
     assert assembled(*parts)[0] == ("a", "f", "{}")
 
 
-def test_arguments_that_are_an_object_become_its_text():
-    assert assembled(part("a", "f", {"city": "東京", "n": [1, None]})) == [("a", "f", '{"city":"東京","n":[1,null]}')]
+def test_arguments_that_are_an_object_are_its_text():
+    assert assembled(part("a", "f", {"n": [1, None]})) == [("a", "f", '{"n": [1, null]}')]
 
 
 def test_repeated_and_cut_arguments_are_not_repaired():
@@ -82,8 +89,8 @@ def test_halves_of_a_surrogate_pair_meet_across_fragments():
 
 def test_the_old_form_is_one_call_without_id_unless_there_are_real_ones():
     calls = CallAssembly()
-    calls.add_legacy(FunctionPart(name="f", arguments="{"))
-    calls.add_legacy(FunctionPart(name="", arguments="}"))
+    calls.add_legacy(function("f", "{"))
+    calls.add_legacy(function("", "}"))
     assert calls.requests() == (CallRequest(name="f", arguments="{}"),)
     calls.add(part("a", "g", "{}"))
     assert calls.requests() == (CallRequest(name="g", arguments="{}", id="a"),)
@@ -91,7 +98,7 @@ def test_the_old_form_is_one_call_without_id_unless_there_are_real_ones():
 
 def test_an_empty_old_form_is_no_call():
     calls = CallAssembly()
-    calls.add_legacy(FunctionPart(name="", arguments=""))
+    calls.add_legacy(function("", ""))
     assert calls.requests() == ()
 
 
@@ -120,3 +127,27 @@ def test_too_long_arguments_and_too_many_calls_are_refused():
         calls.add(part(f"c{index}", "f", "{}", index))
     with pytest.raises(ModelProtocolError, match="more than 128"):
         calls.add(part("last", "f", "{}", MAX_CALLS))
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ('"{\\"a\\": 1}"', '{"a": 1}'),
+        ('{"a": 1, "a": 2}', '{"a": 1, "a": 2}'),
+        ('{"a": 1.0e400}', '{"a": 1.0e400}'),
+        ("[1]", "[1]"),
+        ("false", "false"),
+        ("null", ""),
+        ('""', ""),
+        ("", ""),
+        ('"\\ud83d"', "\ud83d"),
+    ],
+)
+def test_arguments_are_the_text_that_came_whatever_their_type(raw, text):
+    assert FunctionPart(name="f", arguments=msgspec.Raw(raw)).text == text
+
+
+@pytest.mark.parametrize("raw", [b'"\xff"', b'"a', b"\xff"])
+def test_arguments_that_are_no_text_are_a_protocol_error(raw):
+    with pytest.raises(ModelProtocolError, match="cannot be read"):
+        assert FunctionPart(arguments=msgspec.Raw(raw)).text

@@ -51,9 +51,20 @@ def test_calls_over_several_lines_and_in_the_last_one_keep_their_order():
     first = says(tool_calls=[call("f", {"x": "北京"}, id="call_1"), call("f", {"x": 2})])
     last = line(message={"content": "", "tool_calls": [call("g", {})]}, done=True, done_reason="stop")
     assert read(first, last)[-1].calls == (
-        CallRequest(id="call_1", name="f", arguments='{"x":"北京"}'),
-        CallRequest(name="f", arguments='{"x":2}'),
+        CallRequest(id="call_1", name="f", arguments='{"x": "北京"}'),
+        CallRequest(name="f", arguments='{"x": 2}'),
         CallRequest(name="g", arguments="{}"),
+    )
+
+
+def test_arguments_leave_as_they_came_so_that_a_key_given_twice_is_seen():
+    twice = b'{"message":{"tool_calls":[{"function":{"name":"f","arguments":{"x": 1,"x": 2}}}]},"done":true}\n'
+    assert read(twice)[-1].calls[0].arguments == '{"x": 1,"x": 2}'
+    with pytest.raises(ModelProtocolError, match="no part of a chat"):
+        read(twice.replace(b"2", b"NaN"))
+    nested = {"arguments": {"function": {"arguments": float("nan")}}}
+    assert read(says(tool_calls=[call("f", nested)]) + end())[-1].calls[0].arguments == (
+        '{"arguments":{"function":{"arguments":NaN}}}'
     )
 
 
@@ -138,7 +149,7 @@ def test_a_cut_at_any_byte_is_truncated_until_the_done_line_is_whole():
             with pytest.raises(ModelTruncatedError):
                 parser.finish()
         else:
-            assert parser.finish()[-1].calls == (CallRequest(name="f", arguments='{"x":[1,"}"]}'),)
+            assert parser.finish()[-1].calls == (CallRequest(name="f", arguments='{"x": [1, "}"]}'),)
 
 
 PIECES = st.lists(st.sampled_from([b"{", b"}", b"\n", b'"', b"[]", b"null", b'"error":', b"\\ud83d", b"\xff", WHOLE]))

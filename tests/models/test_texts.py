@@ -46,6 +46,8 @@ def test_what_the_strict_decoder_refuses_can_be_read():
         score: float = 0.0
 
     assert decoded_leniently(b'{"text": "\\ud83d", "score": NaN}', Line).text == "\ud83d"
+    with pytest.raises(ValueError, match="a key is given twice"):
+        decoded_leniently(b'{"text": "", "score": NaN, "text": "x"}', Line)
     for payload in (b"\xff", b"{", b"[]"):
         with pytest.raises(ValueError):  # of either decoder
             decoded_leniently(payload, Line)
