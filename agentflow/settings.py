@@ -251,6 +251,8 @@ def _refuse_unreadable_variables() -> None:
         path = variable[len(PREFIX) :].lower().split("__")
         if path[0] not in Settings.model_fields:
             raise ConfigError(f"unknown variable {variable!r}; the nearest known one is {_variable(_nearest(path))!r}")
+        if Path not in get_args(_kind(path)) and not _is_unicode(value):  # a file's name may be any bytes
+            raise ConfigError(f"variable {variable!r} is not valid UTF-8")
         if _is_nested_too_deeply(value):
             raise ConfigError(f"the JSON in variable {variable!r} is nested too deeply")
         if _is_section(_kind(path)) and not _is_json_object(value):
@@ -262,6 +264,14 @@ def _refuse_unreadable_variables() -> None:
 
 def _variable(path: Sequence[str]) -> str:
     return PREFIX + "__".join(path).upper()
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # it stands for bytes that could not be decoded
+        return False
+    return True
 
 
 def _is_nested_too_deeply(text: str) -> bool:

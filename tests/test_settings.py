@@ -219,6 +219,23 @@ def test_a_variable_that_is_nested_too_deeply_is_named(monkeypatch, name, piece)
     assert str(caught.value) == f"the JSON in variable 'AGENTFLOW_{name}' is nested too deeply"
 
 
+@pytest.mark.parametrize("name", ["MODEL__DEFAULT", "MODEL", "ALIASES__X", "PROVIDERS__X__API_KEY", "TOOLS__PACKAGES"])
+def test_a_variable_whose_bytes_are_no_text_is_named(monkeypatch, name):
+    monkeypatch.setenv(f"AGENTFLOW_{name}", os.fsdecode(b"openai/\xff"))
+    with pytest.raises(ConfigError) as caught:
+        Settings()
+    assert str(caught.value) == f"variable 'AGENTFLOW_{name}' is not valid UTF-8"
+
+
+def test_a_files_name_may_be_any_bytes(monkeypatch, tmp_path):
+    path = tmp_path / os.fsdecode(b"settings-\xff.toml")
+    path.write_text('[model]\ndefault = "openai/x"\n', "utf-8")
+    monkeypatch.setenv("AGENTFLOW_CONFIG", str(path))
+    monkeypatch.setenv("AGENTFLOW_MODEL__LOCAL_PATH", str(path))
+    settings = Settings()
+    assert (settings.model.default, settings.config, settings.model.local_path) == ("openai/x", path, path)
+
+
 def test_names_that_are_nested_too_deeply_are_refused():
     with pytest.raises(ConfigError, match=r"'tools.packages': expected names"):
         Settings(tools={"packages": "[" * 5000})

@@ -67,8 +67,9 @@ def an_empty_place(monkeypatch, tmp_path):
         (["tools", "--tools", "shop.tools"], ["'shop.tools'", "dotted name"]),
         (["init", "--path", "no/such/folder"], ["'no/such/folder'", "cannot be written"]),
         (["schema", "--output", "no/such/folder"], ["'no/such/folder'", "cannot be written"]),
+        (["init", "--path", "x" * 5000], ["cannot be written", "too long"]),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    ids=lambda value: " ".join(value)[:80] if isinstance(value, list) else None,
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(capsys, arguments, words):
     assert main(arguments) == 2

@@ -15,11 +15,14 @@ needs_a_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason=
 
 @pytest.fixture
 def shell(tmp_path):
-    """`await shell("chat Hi", "<&-")`: exit code, output and complaints of `agentflow` with these redirections."""
+    """`await shell("chat Hi", "<&-")`: exit code, output and complaints of `agentflow` with these redirections.
 
-    async def run(line, redirections="", stdout=asyncio.subprocess.PIPE):
+    `before` are variables as a shell sets them for one command.
+    """
+
+    async def run(line, redirections="", *, before="", stdout=asyncio.subprocess.PIPE):
         process = await asyncio.create_subprocess_shell(
-            f'"{sys.executable}" -m agentflow {line} {redirections}',
+            f'{before} "{sys.executable}" -m agentflow {line} {redirections}',
             cwd=tmp_path,
             env={"HOME": str(tmp_path)},
             stdin=asyncio.subprocess.DEVNULL,
@@ -78,3 +81,12 @@ async def test_a_pipe_that_nobody_reads_any_more_ends_it_without_a_word(shell, l
     code, _, err = await shell(line, stdout=writer)
     os.close(writer)
     assert (code in (1, 130), err) == (True, "")
+
+
+@pytest.mark.parametrize("flags", ["", " --json"])
+@pytest.mark.parametrize("language", [{}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}])
+async def test_a_model_whose_bytes_are_no_text_is_one_line_and_exit_code_2(shell, flags, language):
+    settings = " ".join(f"{name}={value}" for name, value in language.items())
+    code, out, err = await shell("""chat Hi --model "$(printf 'scripted/\\377')\"""" + flags, before=settings)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "no model string" in err
