@@ -17,9 +17,9 @@ from jsonschema.protocols import Validator
 from agentflow.tools import dates, repair
 from agentflow.tools.names import match, match_typo, narrow, same
 
-_MAX_STEPS = 2000  # values looked at per call
+_MAX_WORK = 20_000  # values validated per call, each as often as it is
 _MAX_KEYS = 200  # of an object whose names are looked at
-_MAX_KEY = 100  # characters of an unknown key that is compared with the known ones
+_MAX_KEY = 100  # characters of a key that is compared with the known ones
 _SAME_NAME = 0.8  # likeness (difflib) from which a key is a second spelling of a parameter
 _MAX_LISTING = 100_000  # characters of a list that was written as text
 _MAX_UNIONS = 3  # one within the other: with each, the number of readings is multiplied
@@ -48,6 +48,10 @@ class Correction:
     rule: str
 
 
+class _TooMuchWorkError(Exception):
+    """The values of a call are too many to be fitted; the call is validated as it is."""
+
+
 class Coercion:
     """Fits one call's values to one tool's schema. `made` are the corrections, in order.
 
@@ -58,15 +62,23 @@ class Coercion:
         self._validator = validator
         self._definitions = validator.schema.get("$defs", {}) if isinstance(validator.schema, Mapping) else {}
         self._members = members
-        self._steps = 0
+        self._work = 0
         self._unions = 0
         self.made: list[Correction] = []
 
     def fit(self, value: Any, schema: Any, place: tuple[str, ...] = ()) -> Any:
-        """`value`, changed where that makes it fit; the same object if it fits or nothing is known to help."""
-        self._steps += 1
+        """`value`, changed where that makes it fit; the same object if it fits, if nothing is known to help, or if
+        to find out is too much work.
+        """
+        try:
+            return self._fit(value, schema, place)
+        except _TooMuchWorkError:
+            self.made.clear()
+            return value
+
+    def _fit(self, value: Any, schema: Any, place: tuple[str, ...]) -> Any:
         schema = self._followed(schema)
-        if self._steps > _MAX_STEPS or not isinstance(schema, dict) or self._fits(value, schema):
+        if not isinstance(schema, dict) or self._fits(value, schema):
             return value
         branches = list(_branches(schema))
         if branches:
@@ -81,6 +93,9 @@ class Coercion:
         return fitted
 
     def _fits(self, value: Any, schema: Any) -> bool:
+        self._work += _size(value)
+        if self._work > _MAX_WORK:
+            raise _TooMuchWorkError
         return self._validator.evolve(schema=schema).is_valid(value)
 
     def _followed(self, schema: Any) -> Any:
@@ -110,7 +125,7 @@ class Coercion:
         before = len(self.made)
         readings: list[tuple[Any, list[Correction]]] = []
         for branch in branches:
-            fitted = self.fit(value, branch, place)
+            fitted = self._fit(value, branch, place)
             made, self.made[before:] = self.made[before:], []
             if self._fits(fitted, branch) and all(not _equal(fitted, other) for other, _ in readings):
                 readings.append((fitted, made))
@@ -138,7 +153,7 @@ class Coercion:
         if not (isinstance(value, list) and len(value) == 1):
             return value
         before = len(self.made)
-        fitted = self.fit(value[0], schema, place)
+        fitted = self._fit(value[0], schema, place)
         inner, self.made[before:] = self.made[before:], []
         result = self._changed(value, fitted, schema, place, "one_of_list")
         if result is not value:
@@ -183,7 +198,8 @@ class Coercion:
             first = schema.get("prefixItems", [])
             schemas = [*first, *[schema.get("items", {})] * (len(value) - len(first))]
             fitted = [
-                self.fit(item, one, (*place, str(n))) for n, (item, one) in enumerate(zip(value, schemas, strict=False))
+                self._fit(item, one, (*place, str(n)))
+                for n, (item, one) in enumerate(zip(value, schemas, strict=False))
             ] + value[len(schemas) :]
             return fitted if any(a is not b for a, b in zip(fitted, value, strict=True)) else value
         if value is None or (isinstance(value, str) and len(value) > _MAX_LISTING):
@@ -202,7 +218,7 @@ class Coercion:
         before = len(self.made)
         given = self.name_keys(value, schema, place)
         properties, other = schema.get("properties", {}), schema.get("additionalProperties")
-        fitted = {name: self.fit(item, properties.get(name, other), (*place, name)) for name, item in given.items()}
+        fitted = {name: self._fit(item, properties.get(name, other), (*place, name)) for name, item in given.items()}
         for name, item in list(fitted.items()):
             optional = name in properties and name not in schema.get("required", ())
             if item is None and optional and not self._fits(None, properties[name]):
@@ -221,6 +237,9 @@ class Coercion:
         closed = schema.get("additionalProperties") is False
         named: dict[str, Any] = {}
         for key, item in value.items():
+            if len(key) > _MAX_KEY:
+                named[key] = item
+                continue
             path = ".".join((*place, key))
             missing = [name for name in properties if name not in value]
             name = key if key in properties else match(key, missing if closed else required)
@@ -252,7 +271,7 @@ class Coercion:
         before = len(self.made)
         found: list[tuple[Any, list[Correction]]] = []
         for reading in readings:
-            fitted = self.fit(reading, schema, place)
+            fitted = self._fit(reading, schema, place)
             made, self.made[before:] = self.made[before:], []
             if self._fits(fitted, schema):
                 found.append((fitted, made))
@@ -287,7 +306,7 @@ def _is_harmless(key: str, item: Any, missing: Sequence[str], known: Iterable[st
 
     A yes or no is never left out: without its `dry_run: true`, a call does what was not meant.
     """
-    if isinstance(item, dict | list | bool) or len(key) > _MAX_KEY or _narrow(item).casefold() in _YES_OR_NO:
+    if isinstance(item, dict | list | bool) or _narrow(item).casefold() in _YES_OR_NO:
         return False
     key, absent = same(key), [same(name) for name in missing]
     near = any(name in key or key in name for name in absent) or difflib.get_close_matches(key, absent)
@@ -300,6 +319,15 @@ def _listings(text: str) -> list[list[str]]:
         return []
     pieces = [piece.strip() for piece in _BETWEEN.split(text) if piece.strip()]
     return [[text], pieces, [text.replace(",", ".")]] if len(pieces) > 1 else [[text]]
+
+
+def _size(value: Any) -> int:
+    """How many values there are in `value`, itself counted; long text counts for more."""
+    if isinstance(value, dict):
+        return 1 + sum(map(_size, value.values()))
+    if isinstance(value, list):
+        return 1 + sum(map(_size, value))
+    return 1 + len(value) // 1000 if isinstance(value, str) else 1
 
 
 def _narrow(value: Any) -> str:

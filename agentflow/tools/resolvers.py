@@ -25,6 +25,9 @@ from agentflow.tools.registry import Tool
 from agentflow.tools.smuggled import Part, allows_packed_text, take_apart
 
 _MAX_DEPTH = 64
+_MAX_VALUES = 10_000  # in all, of one call: validation takes about 10 µs for each, and the loop waits for it
+_MAX_CORRECTED = 64 * 1024  # characters: longer text is only read strictly and validated
+_MAX_NAME = 100  # characters of an unknown name for which a near one is looked for
 _MAX_ERRORS = 5
 _NO_SCHEMA = ("members", "default", "metadata")  # parts of a pydantic core schema that hold a user's values
 _MAY_PACK = re.compile(r"[=:＝：]")  # packed text names its parts, and a name is followed by one of these
@@ -105,10 +108,11 @@ def _sorted_out(name: str, parts: Sequence[Part], others: Mapping[str, Any]) -> 
 
 def fit_values(tool: Tool, arguments: Any) -> Resolved:
     """Values, and names within them, as the schema has them where there is one reading; see `coercion`."""
-    if tool.contract.validator.is_valid(arguments):
+    validator = tool.contract.validator
+    if validator.is_valid(arguments):
         return Resolved(arguments)
-    coercion = Coercion(tool.contract.validator, _member_names(tool))
-    return Resolved(coercion.fit(arguments, tool.parameters), tuple(coercion.made))
+    coercion = Coercion(validator, _member_names(tool))
+    return Resolved(coercion.fit(arguments, validator.schema), tuple(coercion.made))
 
 
 DEFAULT_RESOLVERS: tuple[Resolver, ...] = (repair_text, match_names, take_apart_packed, fit_values)
@@ -123,21 +127,24 @@ def resolve(
 ) -> Resolved:
     """The arguments in `raw_arguments`, as plain JSON data that fits the tool's schema, and their corrections.
 
-    Blank text, None and `null` mean no arguments. NaN, infinities, a key given twice and nesting over 64 levels
-    are refused. "strict" runs no resolver: text that is not JSON and other arguments packed into a text are
-    refused too. Raises `ToolArgumentsError`, whose text is for the model: each field, what is wrong with it, what
-    is allowed, and an example.
+    Blank text, None and `null` mean no arguments. NaN, infinities, a key given twice, nesting over 64 levels and
+    more than 10,000 values are refused. Text over 64 KiB goes through no resolver of `DEFAULT_RESOLVERS`. "strict"
+    runs no resolver: text that is not JSON and other arguments packed into a text are refused too. Raises
+    `ToolArgumentsError`, whose text is for the model: each field, what is wrong with it, what is allowed, and an
+    example.
     """
     value, fault = _parse(raw_arguments)
-    if resolvers is DEFAULT_RESOLVERS and _fits_as_it_is(tool, value):
+    if len(raw_arguments or "") > _MAX_CORRECTED:
+        resolvers = [resolver for resolver in resolvers if resolver not in DEFAULT_RESOLVERS]
+    elif resolvers is DEFAULT_RESOLVERS and _fits_as_it_is(tool, value):
         return Resolved({clean_text(key): plain(item) for key, item in value.items()})
     corrections: list[Correction] = []
     for resolver in resolvers if mode == "lenient" else ():
-        _check_depth(tool, value)
+        _check_size(tool, value)
         value, made = _step(tool, resolver, value, fault)
         corrections += made
         fault = fault if isinstance(value, str) else ""
-    _check_depth(tool, value)
+    _check_size(tool, value)
     if not isinstance(value, dict):
         raise _refusal(tool, [fault or _no_object(value)])
     arguments = {clean_text(key): plain(item) for key, item in value.items()}
@@ -153,7 +160,7 @@ def _fits_as_it_is(tool: Tool, value: Any) -> bool:
     """Whether the chain would change nothing: the usual case, and a tenth of the chain's cost."""
     if not isinstance(value, dict) or any(isinstance(item, str) and _MAY_PACK.search(item) for item in value.values()):
         return False
-    _check_depth(tool, value)
+    _check_size(tool, value)
     return not _problems(tool, value)
 
 
@@ -219,14 +226,20 @@ def _member_names(tool: Tool) -> dict[tuple[str, ...], dict[str, Any]]:
     return names
 
 
-def _check_depth(tool: Tool, value: Any) -> None:
-    if isinstance(value, dict | list) and _too_deep(value):
-        raise _refusal(tool, [f"nested deeper than {_MAX_DEPTH} levels"])
+def _check_size(tool: Tool, value: Any) -> None:
+    problem = _oversize(value) if isinstance(value, dict | list) else ""
+    if problem:
+        raise _refusal(tool, [problem])
 
 
-def _too_deep(value: Any) -> bool:
-    level = [value]
+def _oversize(value: dict[str, Any] | list[Any]) -> str:
+    """What is too much about `value`, or nothing."""
+    level: list[Any] = [value]
+    count = 0
     for _ in range(_MAX_DEPTH):
+        count += sum(map(len, level))
+        if count > _MAX_VALUES:
+            return f"more than {_MAX_VALUES} values; give fewer at a time"
         level = [
             item
             for container in level
@@ -234,14 +247,14 @@ def _too_deep(value: Any) -> bool:
             if isinstance(item, dict | list)
         ]
         if not level:
-            return False
-    return True
+            return ""
+    return f"nested deeper than {_MAX_DEPTH} levels"
 
 
 def _problems(tool: Tool, arguments: dict[str, Any]) -> list[str]:
     try:
-        errors = list(itertools.islice(tool.contract.validator.iter_errors(arguments), _MAX_ERRORS))
-        return [line for error in errors for line in _explain(error)]
+        errors = tool.contract.validator.iter_errors(arguments)
+        return list(itertools.islice((line for error in errors for line in _explain(error)), _MAX_ERRORS))
     except Exception as error:  # noqa: BLE001  whatever a validator runs into, the call is not run
         return [f"could not be checked ({type(error).__name__})"]
 
@@ -270,7 +283,7 @@ def _explain(error: ValidationError) -> Iterator[str]:
 
 
 def _nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, known, n=1) if len(name) <= _MAX_NAME else []
     return f", did you mean {close[0]!r}" if close else ""
 
 

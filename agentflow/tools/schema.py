@@ -13,12 +13,10 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime, time
 from typing import Annotated, Any, NoReturn, TypeAlias
-from uuid import UUID
 
 import griffe
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator
 from jsonschema.protocols import Validator
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -29,6 +27,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from agentflow.errors import ConfigError, ToolArgumentsError
+from agentflow.tools import validation
 
 Row: TypeAlias = tuple[str, Any, str]
 Parameters: TypeAlias = Mapping[str, Any] | type[BaseModel] | Sequence[Row]
@@ -245,7 +244,7 @@ def build(function: Callable[..., Any], *, name: str, parameters: Parameters | N
 def opaque(parameters: Mapping[str, Any], *, name: str, description: str) -> Contract:
     """The contract of something that brings its own schema and takes its arguments as they are."""
     schema = _checked(name, parameters)
-    return Contract(parameters=schema, validator=_validator(schema), description=description)
+    return Contract(parameters=schema, validator=validation.validator_of(schema), description=description)
 
 
 def _from_parameters(tool: str, parameters: Mapping[str, _Parameter], texts: Mapping[str, str]) -> Contract:
@@ -264,7 +263,7 @@ def _from_parameters(tool: str, parameters: Mapping[str, _Parameter], texts: Map
     required = [name for name, adapter in adapters.items() if adapter.get_default_value() is None]
     schema |= {"required": required} if required else {}
     schema = _checked(tool, schema | {"additionalProperties": False} | definitions)
-    return Contract(parameters=schema, validator=_validator(schema), adapters=adapters, filled=filled)
+    return Contract(parameters=schema, validator=validation.validator_of(schema), adapters=adapters, filled=filled)
 
 
 def _adapter(tool: str, name: str, annotation: Any) -> TypeAdapter[Any]:
@@ -287,7 +286,7 @@ def _from_model(tool: str, model: type[Any]) -> Contract:
     if root is not None:
         schema |= schema["$defs"][root.rpartition("/")[2]]
     schema = _checked(tool, schema)
-    return Contract(parameters=schema, validator=_validator(schema), adapters={"": TypeAdapter(model)})
+    return Contract(parameters=schema, validator=validation.validator_of(schema), adapters={"": TypeAdapter(model)})
 
 
 def _from_schema(tool: str, given: Mapping[str, Any], signature: _Signature) -> Contract:
@@ -299,7 +298,7 @@ def _from_schema(tool: str, given: Mapping[str, Any], signature: _Signature) -> 
         for name, parameter in signature.parameters.items()
         if name in properties
     }
-    return Contract(parameters=schema, validator=_validator(schema), adapters=adapters)
+    return Contract(parameters=schema, validator=validation.validator_of(schema), adapters=adapters)
 
 
 def _rows(tool: str, rows: Sequence[Row], known: Mapping[str, _Parameter]) -> dict[str, _Parameter]:
@@ -358,36 +357,6 @@ def _references(schema: Any) -> Iterator[str]:
     elif isinstance(schema, list):
         for item in schema:
             yield from _references(item)
-
-
-# Of what Python reads, only what pydantic reads alike: it takes 20250131 for seconds since 1970.
-_ISO = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d|$)", re.IGNORECASE)
-_formats = FormatChecker(formats=())
-
-
-@_formats.checks("date", raises=ValueError)
-def _is_date(value: object) -> bool:
-    return not isinstance(value, str) or (_ISO.match(value) is not None and bool(date.fromisoformat(value)))
-
-
-@_formats.checks("time", raises=ValueError)
-def _is_time(value: object) -> bool:
-    return not isinstance(value, str) or (value[2:3] == ":" and time.fromisoformat(value) is not None)
-
-
-@_formats.checks("date-time", raises=ValueError)
-def _is_date_time(value: object) -> bool:
-    return not isinstance(value, str) or (_ISO.match(value) is not None and bool(datetime.fromisoformat(value)))
-
-
-@_formats.checks("uuid", raises=ValueError)
-def _is_uuid(value: object) -> bool:
-    return not isinstance(value, str) or bool(UUID(value))
-
-
-def _validator(schema: dict[str, Any]) -> Validator:
-    # Formats that are checked: date, time, date-time, uuid. The registry is empty, so nothing is ever fetched.
-    return Draft202012Validator(schema, registry=Registry(), format_checker=_formats)
 
 
 _SECTION_FIRST = re.compile(r"[A-Z][A-Za-z ]*:")

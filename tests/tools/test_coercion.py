@@ -217,6 +217,46 @@ def test_what_is_huge_is_left_to_validation():
         assert fit_values(of, huge) == (huge, ())
 
 
+class Tree(BaseModel):
+    value: int | None = None
+    tags: list[int | bool] | None = None
+    child: "Tree | None" = None
+
+
+class Counting:
+    """A validator that counts the values it is asked about."""
+
+    def __init__(self, schema):
+        self.schema = schema
+        self.validated = 0
+
+    def evolve(self, schema):
+        self.asked = schema
+        return self
+
+    def is_valid(self, value):
+        self.validated += json.dumps(value).count(",") + 1
+        return validator({"$defs": self.schema.get("$defs", {})} | self.asked).is_valid(value)
+
+
+def test_the_work_on_a_deep_value_is_bounded_and_a_value_that_needs_more_is_left_as_it_is():
+    schema = Tree.model_json_schema()
+
+    def tree(tags):
+        value = {"value": "1", "tags": [1] * tags}
+        for _ in range(8):
+            value = {"value": 0, "child": value}
+        return value
+
+    counting, huge = Counting(schema), tree(5_000)
+    coercion = Coercion(counting, {})
+
+    assert coercion.fit(huge, schema) is huge
+    assert coercion.made == []
+    assert counting.validated <= 20_000
+    assert Coercion(Counting(schema), {}).fit({"value": "1"}, schema) == {"value": 1}
+
+
 def test_a_value_that_fits_is_the_same_object():
     value = {"a": ["5", {"b": "null"}]}
 

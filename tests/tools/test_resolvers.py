@@ -165,7 +165,39 @@ def test_many_wrong_values_are_not_all_told():
     def numbers(values: list[int]):
         return values
 
-    assert refusal(json.dumps({"values": ["x"] * 100_000}), made(numbers)).count("\n- ") == 5
+    assert refusal(json.dumps({"values": ["x"] * 9_000}), made(numbers)).count("\n- ") == 5
+
+
+def test_many_unknown_names_are_not_all_told():
+    def nothing(): ...
+
+    text = refusal(json.dumps({f"k{n}": [n] for n in range(4_000)}), made(nothing))
+
+    assert text.count("is not a field") == 5
+
+
+def test_more_than_10_000_values_are_refused():
+    assert resolve(FREE, json.dumps({"a": [1] * 9_999}))
+    for raw in (
+        json.dumps({"a": [1] * 10_000}),
+        json.dumps({"a": [[]] * 10_000}),
+        json.dumps({str(n): n for n in range(10_001)}),
+    ):
+        assert "more than 10000 values; give fewer at a time" in refusal(raw, FREE)
+
+
+def test_long_text_is_read_strictly_and_corrected_by_the_user_s_resolvers_only():
+    def seen(of, arguments):
+        return resolvers.Resolved(arguments | {"note": "seen"})
+
+    padding = "x" * 64 * 1024
+    fits = json.dumps({"order_id": padding, "item": {"sku": "a"}})
+
+    assert resolve(CHANGE, fits) == json.loads(fits)
+    found = resolvers.resolve(CHANGE, fits, resolvers=(*resolvers.DEFAULT_RESOLVERS, seen))
+    assert found.arguments["note"] == "seen"
+    assert "'orderId' is not a field" in refusal(json.dumps({"orderId": padding, "item": {"sku": "a"}}))
+    assert "not valid JSON" in refusal("{'order_id': '" + padding + "', 'item': {'sku': 'a'}}")
 
 
 def test_whatever_goes_wrong_in_validation_is_a_refusal():
