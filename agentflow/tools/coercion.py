@@ -17,8 +17,9 @@ from jsonschema.protocols import Validator
 from agentflow.tools import dates, repair
 from agentflow.tools.names import match, match_typo, narrow, same
 
-_MAX_WORK = 20_000  # values validated per call, each as often as it is
+_MAX_WORK = 6_000  # values validated per call, each as often as it is
 _MAX_KEYS = 200  # of an object whose names are looked at
+_MAX_UNKNOWN = 10  # keys of an object that may be left out: with more, it was meant for something else
 _MAX_KEY = 100  # characters of a key that is compared with the known ones
 _SAME_NAME = 0.8  # likeness (difflib) from which a key is a second spelling of a parameter
 _MAX_LISTING = 100_000  # characters of a list that was written as text
@@ -236,6 +237,7 @@ class Coercion:
             return value
         closed = schema.get("additionalProperties") is False
         named: dict[str, Any] = {}
+        unknown = 0
         for key, item in value.items():
             if len(key) > _MAX_KEY:
                 named[key] = item
@@ -244,11 +246,12 @@ class Coercion:
             missing = [name for name in properties if name not in value]
             name = key if key in properties else match(key, missing if closed else required)
             name = name or (match_typo(key, required) if closed else None)
+            unknown += name is None
             if name is not None and name not in named:
                 named[name] = item
                 if name != key:
                     self.made.append(Correction(path, key, name, "name"))
-            elif closed and _is_harmless(key, item, missing, properties):
+            elif closed and unknown <= _MAX_UNKNOWN and _is_harmless(key, item, missing, properties):
                 self.made.append(Correction(path, item, None, "unknown_dropped"))
             else:
                 named[key] = item

@@ -6,7 +6,9 @@ Pure; it says nothing about values other than names and the members of an enumer
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 
+_MAX_KNOWN = 100  # characters of a text whose form is remembered
 _MIN_TYPO = 5  # characters: in shorter names one letter is a different word
 
 _NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
@@ -22,12 +24,20 @@ def narrow(text: str) -> str:
 
 def same(text: str) -> str:
     """A form in which `orderId`, `order_id`, `ORDER-ID` and full-width letters are the same."""
+    return _known_form(text) if len(text) <= _MAX_KNOWN else _form(text)
+
+
+def _form(text: str) -> str:
     return _SEPARATORS.sub("", narrow(text).strip().casefold())
+
+
+_known_form = lru_cache(maxsize=4096)(_form)  # each of a model's names is compared with each of a tool's
 
 
 def match(name: str, known: Iterable[str]) -> str | None:
     """The one of `known` that is `name` but for case, separators and width; None if there is none or several."""
-    found = [other for other in known if same(other) == same(name)]
+    wanted = same(name)
+    found = [other for other in known if same(other) == wanted]
     return found[0] if len(found) == 1 else None
 
 

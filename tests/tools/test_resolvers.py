@@ -165,25 +165,25 @@ def test_many_wrong_values_are_not_all_told():
     def numbers(values: list[int]):
         return values
 
-    assert refusal(json.dumps({"values": ["x"] * 9_000}), made(numbers)).count("\n- ") == 5
+    assert refusal(json.dumps({"values": ["x"] * 4_000}), made(numbers)).count("\n- ") == 5
 
 
 def test_many_unknown_names_are_not_all_told():
     def nothing(): ...
 
-    text = refusal(json.dumps({f"k{n}": [n] for n in range(4_000)}), made(nothing))
+    text = refusal(json.dumps({f"k{n}": n for n in range(4_000)}), made(nothing))
 
     assert text.count("is not a field") == 5
 
 
-def test_more_than_10_000_values_are_refused():
-    assert resolve(FREE, json.dumps({"a": [1] * 9_999}))
+def test_more_than_5_000_values_are_refused():
+    assert resolve(FREE, json.dumps({"a": [1] * 4_999}))
     for raw in (
-        json.dumps({"a": [1] * 10_000}),
-        json.dumps({"a": [[]] * 10_000}),
-        json.dumps({str(n): n for n in range(10_001)}),
+        json.dumps({"a": [1] * 5_000}),
+        json.dumps({"a": [[]] * 5_000}),
+        json.dumps({str(n): n for n in range(5_001)}),
     ):
-        assert "more than 10000 values; give fewer at a time" in refusal(raw, FREE)
+        assert "more than 5000 values; give fewer at a time" in refusal(raw, FREE)
 
 
 def test_long_text_is_read_strictly_and_corrected_by_the_user_s_resolvers_only():
