@@ -26,7 +26,14 @@ from agentflow.errors import AgentflowError, ConfigError, RequestError, RunNotFo
 from agentflow.event_log import follow
 from agentflow.events import AgentEvent
 from agentflow.messages import ToolSpec, clean_text
-from agentflow.models.base import ChatModel, FunctionModel, StreamFunction, estimate_tool_tokens
+from agentflow.models.base import (
+    ChatModel,
+    FunctionModel,
+    StreamFunction,
+    Tokenizer,
+    estimate_tokens,
+    estimate_tool_tokens,
+)
 from agentflow.models.resilience import RetryPolicy
 from agentflow.models.routing import resolve_chain
 from agentflow.settings import Settings
@@ -64,8 +71,8 @@ class Agent:
     `transforms` see texts before they count and may change them (README says which). `output` is a type that
     pydantic knows: the answer must be its JSON, is corrected once, and is then `reply.output`. `degraded` is the
     answer when every model has failed, instead of a failed run. `resolvers` are the steps that correct the notation of
-    a model's arguments, in order. Agents of one app share `store` and `bus` by passing
-    them in; who made them closes them.
+    a model's arguments, in order; `tokenizer` counts where a provider does not (see `models.tokens`). Agents of one
+    app share `store` and `bus` by passing them in; who made them closes them.
 
     Constructing opens nothing; a wrong model or a missing key is told by the first `stream()`, `start()` or
     `chat()` as `ConfigError`. Use it as `async with`, or call `aclose()`.
@@ -90,6 +97,7 @@ class Agent:
         timeout: float | None = None,
         transforms: Sequence[Transform] = (),
         resolvers: Sequence[Resolver] = DEFAULT_RESOLVERS,
+        tokenizer: Tokenizer = estimate_tokens,
         store: Store | None = None,
         bus: EventBus | None = None,
         settings: Settings | None = None,
@@ -121,6 +129,7 @@ class Agent:
         self._output = Output(output) if output is not None else None
         self._given = (instructions, degraded, max_iterations, timeout, tuple(transforms), clock)
         self._resolvers = resolvers
+        self._tokenizer = tokenizer
         self._runtime: Runtime | None = None
         self._specs: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._runs: dict[str, Run] = {}
@@ -350,6 +359,7 @@ class Agent:
             retries=RetryPolicy(**dict(settings.model.retries)),
             output=self._output,
             resolvers=self._resolvers,
+            count_tokens=self._tokenizer,
             validation=settings.tools.validation,
             transforms=transforms,
         )
@@ -363,7 +373,7 @@ class Agent:
     def _describe_tools(self) -> tuple[tuple[ToolSpec, ...], int]:
         specs = self.tools.specs()
         if specs is not self._specs[0]:  # the registry gives the same tuple until a tool is added
-            self._specs = (specs, estimate_tool_tokens(specs))
+            self._specs = (specs, estimate_tool_tokens(specs, self._tokenizer))
         return self._specs
 
 

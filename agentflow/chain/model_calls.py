@@ -32,7 +32,6 @@ from agentflow.models.base import (
     ModelChunk,
     ModelRequest,
     estimate_message_tokens,
-    estimate_tokens,
 )
 from agentflow.state import CallModel, RunState, turn_messages
 
@@ -59,7 +58,7 @@ class ModelCalls:
     def begin(self, history: tuple[Message, ...]) -> None:
         """What the conversation holds so far; call ids in it are not used again."""
         self._history = history
-        self._history_tokens = sum(map(estimate_message_tokens, history))
+        self._history_tokens = self._tokens_of(history)
         self._call_ids = {call.call_id for message in history for call in message.tool_calls}
 
     def open_usage(self, state: RunState) -> Usage:
@@ -68,7 +67,8 @@ class ModelCalls:
         iteration, attempt, input_tokens = self._open_call
         if root.state is not State.AWAITING_MODEL or (root.iteration, root.round.attempt) != (iteration, attempt):
             return Usage()
-        output = estimate_tokens(root.round.text) + estimate_tokens(root.round.reasoning)
+        count = self._work.runtime.count_tokens
+        output = count(root.round.text) + count(root.round.reasoning)
         return Usage(input_tokens=input_tokens, output_tokens=output, estimated=True)
 
     def prepare(self, command: CallModel, state: RunState) -> tuple[AgentEvent, Action]:
@@ -81,7 +81,7 @@ class ModelCalls:
         system = (Message(role="system", content=runtime.instructions),) if runtime.instructions else ()
         turn = self._work.info.with_pictures(turn_messages(state.root))
         request = ModelRequest(messages=(*system, *self._history, *turn), tools=tools, **self._options(command))
-        estimate = tool_tokens + self._history_tokens + sum(map(estimate_message_tokens, (*system, *turn)))
+        estimate = tool_tokens + self._history_tokens + self._tokens_of((*system, *turn))
         start = ModelStartEvent(
             provider=clean_text(str(getattr(model, "provider", "custom"))),
             model=clean_text(str(getattr(model, "name", self._work.info.model_name))),
@@ -91,6 +91,9 @@ class ModelCalls:
             **self._work.header(command.iteration),
         )
         return start, partial(self._start, model, request, command, estimate)
+
+    def _tokens_of(self, messages: tuple[Message, ...]) -> int:
+        return sum(estimate_message_tokens(message, self._work.runtime.count_tokens) for message in messages)
 
     def _options(self, command: CallModel) -> dict[str, Any]:
         options = dict(self._work.runtime.request_options)
@@ -155,7 +158,7 @@ class ModelCalls:
         return ModelCompleteEvent(
             finish_reason=reply.reason,
             tool_calls=tuple(map(self._tool_call, reply.calls)),
-            usage=reply.usage or reply.estimated_usage(estimate),
+            usage=reply.usage or reply.estimated_usage(estimate, self._work.runtime.count_tokens),
             duration_ms=round((now - reply.began) * 1000, 3),
             first_chunk_ms=first,
             provider_data=plain(reply.provider_data),
@@ -186,7 +189,7 @@ class ModelCalls:
             return
         self._open_call = _NO_CALL
         if reply.usage is None:  # a provider that has said something has worked, and will have it paid
-            reply.usage = reply.estimated_usage(estimate) if reply.texts else Usage()
+            reply.usage = reply.estimated_usage(estimate, self._work.runtime.count_tokens) if reply.texts else Usage()
         wait, reason = self._next_attempt(error)
         if reason is None and self._work.runtime.limits.degraded:
             self._degrade(error, reply, command, estimate)

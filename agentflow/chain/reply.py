@@ -10,7 +10,7 @@ import msgspec
 from agentflow.errors import ModelProtocolError
 from agentflow.events import MAX_ANSWER_BYTES, MAX_DELTA_BYTES
 from agentflow.messages import Usage, clean_text
-from agentflow.models.base import CallRequest, ModelChunk, estimate_tokens
+from agentflow.models.base import CallRequest, ModelChunk, Tokenizer, estimate_tokens
 
 MAX_CALLS = 128  # in one reply
 MAX_CALL_BYTES = 1024 * 1024  # of names and arguments in one reply
@@ -63,9 +63,9 @@ class Reply:
             self.usage = _checked_usage(chunk.usage)
         self.provider_data = chunk.provider_data or self.provider_data
 
-    def estimated_usage(self, input_tokens: int) -> Usage:
+    def estimated_usage(self, input_tokens: int, count: Tokenizer = estimate_tokens) -> Usage:
         """What the call used, for a provider that does not say."""
-        output = estimate_tokens("".join((*self.texts, *(call.arguments for call in self.calls))))
+        output = count("".join((*self.texts, *(call.arguments for call in self.calls))))
         return Usage(input_tokens=input_tokens, output_tokens=output, estimated=True)
 
 

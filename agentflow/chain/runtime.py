@@ -11,7 +11,7 @@ from agentflow.chain.output import Output
 from agentflow.chain.request import Input
 from agentflow.events import AgentEvent
 from agentflow.messages import ImagePart, Message, TextPart, ToolSpec
-from agentflow.models.base import ChatModel
+from agentflow.models.base import ChatModel, Tokenizer, estimate_tokens
 from agentflow.models.resilience import RetryPolicy
 from agentflow.operators import MAX_BATCH_BYTES, WINDOW_SECONDS
 from agentflow.state import Limits
@@ -50,6 +50,7 @@ class Runtime:
     request_options: Mapping[str, Any] = field(default_factory=dict)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     output: Output | None = None
+    count_tokens: Tokenizer = estimate_tokens
     resolvers: Sequence[Resolver] = DEFAULT_RESOLVERS
     validation: Mode = "lenient"
     transforms: tuple[Transform, ...] = ()

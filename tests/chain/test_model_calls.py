@@ -331,3 +331,14 @@ async def test_a_call_is_demanded_of_the_first_round_only_so_that_an_answer_can_
     async with Agent(model=model, tools=[look], model_options={"tool_choice": "required"}) as agent:
         assert (await agent.chat("go")).text == "seen"
     assert [request.tool_choice for request in model.requests] == ["required", "auto"]
+
+
+async def test_a_tokenizer_of_ones_own_counts_what_the_provider_does_not():
+    async def silent(request):
+        yield ModelChunk(text="one two three", finish_reason="stop")
+
+    async with Agent(model=silent, instructions="be brief", tokenizer=lambda text: len(text.split())) as agent:
+        log = [event async for event in agent.stream("a b c d")]
+    (start,) = of(log, EventType.MODEL_START)
+    assert start.input_tokens_estimate == (4 + 2) + (4 + 4)  # words, and what a frame round a message costs
+    assert log[-1].usage == Usage(input_tokens=14, output_tokens=3, estimated=True)
