@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from agentflow import Agent
 from agentflow.errors import ModelStatusError
 from agentflow.messages import Message, ToolCall, ToolSpec
 from agentflow.models.base import ModelChunk, ModelRequest
@@ -190,6 +191,25 @@ async def test_the_same_conversation_passes_every_strict_provider_with_the_right
     calls = [call.raw_arguments for message in history for call in message.tool_calls]
     dropped = '{"a":1}' if profile.strict_tools else '{"a":1,"note":null}'
     assert calls == [dropped, '{"a": 2}'] * 4
+
+
+@pytest.mark.parametrize("name", STRICT)
+async def test_the_same_agent_passes_every_strict_provider(name):
+    def look(a: int, note: str = "") -> str:
+        """Look."""
+        return f"saw {a}{note}"
+
+    profile, rule = STRICT[name]
+    refusals: list[str] = []
+    async with FakeProvider(respond=plays(rule, refusals)) as provider:
+        model = OpenAIModel("fake", base_url=provider.base_url, api_key="k", profile=profile)
+        options = {"seed": 1, "parallel_tool_calls": True}
+        async with Agent(model=model, tools=[look], temperature=0.5, max_tokens=100, model_options=options) as agent:
+            for question in ("first", "second"):
+                reply = await agent.chat(question, session_id="s")
+                assert (reply.text, [record.status for record in reply.tools]) == ("done", ["success"] * 4)
+        await model.aclose()
+    assert refusals == provider.refusals == []
 
 
 # With the defaults instead, all the other rules object.
