@@ -8,6 +8,7 @@ import difflib
 import functools
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -27,6 +28,9 @@ PREFIX = "AGENTFLOW_"
 DEFAULT_FILE = "agentflow.toml"
 
 _LARGEST = 2**63 - 1  # what fits everywhere a number goes, such as a request
+_MAX_DEPTH = 32
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -275,13 +279,14 @@ def _is_unicode(text: str) -> bool:
 
 
 def _is_nested_too_deeply(text: str) -> bool:
-    try:
-        json.loads(text)
-    except RecursionError:
-        return True
-    except ValueError:  # no JSON at all, which only some variables are
-        pass
-    return False
+    """Whether JSON goes deeper than any setting. Counted here, since Python's versions give up at different depths."""
+    if not text.lstrip().startswith(("[", "{")):
+        return False
+    depth = deepest = 0
+    for character in _JSON_STRING.sub("", text):
+        depth += (character in "[{") - (character in "]}")
+        deepest = max(deepest, depth)
+    return deepest > _MAX_DEPTH
 
 
 def _is_json_object(text: str) -> bool:
