@@ -165,13 +165,14 @@ def _json_lines() -> Callable[[AgentEvent], None]:
 
 def _stdout_alone() -> Callable[[bytes], None]:
     """Writes lines to standard output, and lets nothing else get there: tools print, and so do their processes."""
-    stdout = os.fdopen(os.dup(1), "wb")
+    stdout = os.dup(1)  # unbuffered, so that a line that could not be written is not tried again at exit
     os.dup2(2, 1)
     sys.stdout = sys.stderr
 
     def write(line: bytes) -> None:
-        stdout.write(line + b"\n")
-        stdout.flush()
+        left = memoryview(line + b"\n")
+        while left:
+            left = left[os.write(stdout, left) :]
 
     return write
 
