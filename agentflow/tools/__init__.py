@@ -1,5 +1,6 @@
 """Tools: ordinary functions that a model may call, their schemas, and how they are run."""
 
+from agentflow.tools.asking import ask_user
 from agentflow.tools.builtin import BUILTIN_TOOLS, calculator, current_time
 from agentflow.tools.coercion import Correction
 from agentflow.tools.execution import ToolOutcome, execute
@@ -21,6 +22,7 @@ __all__ = [
     "ToolObject",
     "ToolOutcome",
     "ToolRegistry",
+    "ask_user",
     "calculator",
     "current_time",
     "execute",

@@ -43,7 +43,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
-@tool(examples=[{"expression": "2+3*4"}, {"expression": "(17-5)/4"}])
+@tool(examples=[{"expression": "2+3*4"}, {"expression": "(17-5)/4"}], idempotent=True)
 def calculator(expression: str) -> Number:
     """Work out an arithmetic expression exactly.
 
@@ -99,7 +99,7 @@ def _bounded(number: Any) -> Number:
     return result
 
 
-@tool(examples=[{"timezone": "Asia/Tokyo"}, {"timezone": "Europe/Paris"}])
+@tool(examples=[{"timezone": "Asia/Tokyo"}, {"timezone": "Europe/Paris"}], idempotent=True)
 def current_time(timezone: str = "UTC") -> str:
     """Tell the current date and time.
 

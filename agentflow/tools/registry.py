@@ -7,7 +7,6 @@ import functools
 import hashlib
 import inspect
 import json
-import math
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,13 +17,21 @@ from agentflow.errors import ConfigError
 from agentflow.messages import ToolSpec
 from agentflow.tools.discovery import modules_of
 from agentflow.tools.honesty import IsError
+from agentflow.tools.policy import (
+    DEFAULT_RETRIES,
+    DEFAULT_TIMEOUT,
+    OPTIONS,
+    Approval,
+    IdempotencyKey,
+    Policy,
+    check,
+    options_of,
+)
 from agentflow.tools.schema import Contract, Parameters, build, called, opaque
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Kind: TypeAlias = Literal["sync", "coroutine", "generator", "async_generator"]
-
-DEFAULT_TIMEOUT = 30.0  # seconds
+Kind: TypeAlias = Literal["sync", "coroutine", "generator", "async_generator", "question"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MARK = "__agentflow_tool__"
@@ -32,7 +39,10 @@ _MARK = "__agentflow_tool__"
 
 @runtime_checkable
 class ToolObject(Protocol):
-    """Any object that describes itself and runs itself. `parameters` is JSON Schema; `execute` may be async."""
+    """Any object that describes itself and runs itself. `parameters` is JSON Schema; `execute` may be async.
+
+    It may also carry any option of `Policy` (`timeout`, `retries`, `approval`, ...) as an attribute of that name.
+    """
 
     name: str
     description: str
@@ -44,24 +54,25 @@ class ToolObject(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declaration:
-    """What `@tool(...)` was told. None means: as the function says."""
+class Declaration(Policy):
+    """What `@tool(...)` was told. None means: as the function says. Raises `ConfigError` for what cannot be."""
 
     name: str | None = None
     description: str | None = None
     parameters: Parameters | None = None
     examples: Sequence[Mapping[str, Any]] = ()
-    timeout: float = DEFAULT_TIMEOUT
-    pool: str = "default"
-    is_error: IsError | None = None
+
+    def __post_init__(self) -> None:
+        check(self, "@tool")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Tool:
+class Tool(Policy):
     """One tool, ready to be shown to a model and to be run.
 
-    `kind` says where `function` is called: "sync" and "generator" in a thread of `pool`, the others on the loop.
-    `timeout` is in seconds and includes waiting for a thread.
+    `kind` says where `function` is called: "sync" and "generator" in a thread of `pool`, "question" nowhere (the
+    user is asked, and what they say is the result), the others on the loop. Raises `ConfigError` for an option that
+    cannot be, and for an `idempotency_key` that names what is no parameter.
     """
 
     name: str
@@ -70,9 +81,18 @@ class Tool:
     kind: Kind
     contract: Contract
     examples: tuple[dict[str, Any], ...] = ()
-    timeout: float = DEFAULT_TIMEOUT
-    pool: str = "default"
-    is_error: IsError | None = None
+
+    def __post_init__(self) -> None:
+        check(self, f"tool {self.name!r}")
+        if self.idempotency_key is None or callable(self.idempotency_key):
+            return
+        known = self.parameters.get("properties", {})
+        for name in self.idempotency_key:
+            if name not in known:
+                raise ConfigError(
+                    f"tool {self.name!r}: idempotency_key names {name!r}, which is no parameter;"
+                    f" its parameters are: {', '.join(known) or 'none'}"
+                )
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -101,6 +121,12 @@ def tool(
     timeout: float = DEFAULT_TIMEOUT,
     pool: str = "default",
     is_error: IsError | None = None,
+    retries: int = DEFAULT_RETRIES,
+    approval: Approval = False,
+    idempotent: bool = False,
+    idempotency_key: IdempotencyKey | None = None,
+    sequential: bool = False,
+    degraded: str | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -115,23 +141,25 @@ def tool(
     timeout: float = DEFAULT_TIMEOUT,
     pool: str = "default",
     is_error: IsError | None = None,
+    retries: int = DEFAULT_RETRIES,
+    approval: Approval = False,
+    idempotent: bool = False,
+    idempotency_key: IdempotencyKey | None = None,
+    sequential: bool = False,
+    degraded: str | None = None,
 ) -> F | Callable[[F], F]:
     """Declare a function, coroutine function, generator function or method to be a tool.
 
-    Above a class it declares each public method that the class itself defines and that has a docstring; `timeout`,
-    `pool` and `is_error` are then theirs, and a method's own @tool comes first.
+    Above a class it declares each public method that the class itself defines and that has a docstring; the options
+    of `Policy` but `idempotency_key` are then theirs, and a method's own @tool comes first.
 
     The function itself stays as it is; nothing is exposed before it, or the object it belongs to, is given to an
     agent. `parameters` is JSON Schema, a pydantic model, or rows (name, type, description), in place of the
     signature. `examples` are argument objects, shown to small models and in refusals. `timeout` in seconds.
     `is_error(value)` says whether a value that was returned means failure: True, False, a text for the model, or
     None to go by the rules (`honesty`). It is called where the function was, so it must not block the loop.
-    Raises `ConfigError` for what cannot be marked.
+    The other options are those of `Policy`. Raises `ConfigError` for what cannot be declared or marked.
     """
-    if not (isinstance(timeout, int | float) and math.isfinite(timeout) and timeout > 0):
-        raise ConfigError(f"@tool(timeout={timeout!r}): expected seconds, a finite number above 0")
-    if is_error is not None and (not callable(is_error) or inspect.iscoroutinefunction(is_error)):
-        raise ConfigError(f"@tool(is_error={is_error!r}): expected a plain function of the returned value")
     declaration = Declaration(
         name=name,
         description=description,
@@ -140,6 +168,12 @@ def tool(
         timeout=timeout,
         pool=pool,
         is_error=is_error,
+        retries=retries,
+        approval=approval,
+        idempotent=idempotent,
+        idempotency_key=idempotency_key,
+        sequential=sequential,
+        degraded=degraded,
     )
 
     def mark(marked: F) -> F:
@@ -160,11 +194,12 @@ def tool(
 
 
 def _mark_methods(owner: type[Any], declaration: Declaration) -> None:
-    shared = Declaration(timeout=declaration.timeout, pool=declaration.pool, is_error=declaration.is_error)
+    shared = Declaration(**options_of(declaration) | {"idempotency_key": None})
     if declaration != shared:
+        names = ", ".join(f"{name}=" for name in OPTIONS if name != "idempotency_key")
         raise ConfigError(
-            f"@tool above the class {owner.__qualname__!r} takes timeout=, pool= and is_error= only; the others are"
-            " of one tool, give them to @tool above its method"
+            f"@tool above the class {owner.__qualname__!r} takes {names} only; the others are of one tool, give them"
+            " to @tool above its method"
         )
     for name, value in vars(owner).items():
         function = getattr(value, "__func__", value)  # of a static or class method
@@ -334,9 +369,7 @@ def _from_function(function: Callable[..., Any]) -> Tool:
         kind=_kind(function),
         contract=contract,
         examples=_examples(name, declared.examples, contract),
-        timeout=declared.timeout,
-        pool=declared.pool,
-        is_error=declared.is_error,
+        **options_of(declared),
     )
 
 
@@ -350,6 +383,7 @@ def _from_object(item: ToolObject) -> Tool:
         function=execute,
         kind=_kind(item.execute),
         contract=opaque(item.parameters, name=item.name, description=item.description),
+        **options_of(item),
     )
 
 

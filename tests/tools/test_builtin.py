@@ -113,5 +113,6 @@ def test_both_are_tools_with_examples_that_run():
     assert [made.name for made in registry] == ["calculator", "current_time"]
     for made in registry:
         assert made.examples
+        assert made.idempotent
         for example in made.examples:
             assert made.function(**example)

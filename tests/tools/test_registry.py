@@ -1,5 +1,6 @@
 """What becomes a tool, and what does not."""
 
+import dataclasses
 import functools
 import sys
 import typing
@@ -7,6 +8,7 @@ import typing
 import pytest
 
 from agentflow.errors import ConfigError
+from agentflow.tools.policy import OPTIONS, options_of
 from agentflow.tools.registry import Tool, ToolRegistry, tool
 
 
@@ -100,7 +102,7 @@ def test_the_options_of_the_decorator_win_over_the_function():
     assert (made.name, made.description, made.examples, made.timeout, made.pool) == ("x", "d", ({"a": 1},), 2, "slow")
 
 
-@pytest.mark.parametrize("option", ["approval", "retries", "idempotent", "sequential"])
+@pytest.mark.parametrize("option", ["retry", "approve", "idempotence", "parallel"])
 def test_an_option_that_does_not_exist_is_refused_rather_than_ignored(option):
     with pytest.raises(TypeError, match=option):
         tool(**{option: True})
@@ -110,6 +112,86 @@ def test_an_option_that_does_not_exist_is_refused_rather_than_ignored(option):
 def test_a_timeout_that_is_no_time_is_refused(timeout):
     with pytest.raises(ConfigError, match="timeout"):
         tool(timeout=timeout)
+
+
+def key(arguments):
+    return "k"
+
+
+ALL = {
+    "timeout": 2.5,
+    "pool": "slow",
+    "is_error": key,
+    "retries": 0,
+    "approval": True,
+    "idempotent": True,
+    "idempotency_key": ["order_id"],
+    "sequential": True,
+    "degraded": "The shop is closed.",
+}
+
+
+def test_every_option_reaches_the_tool_from_a_function_and_from_an_object():
+    class Carrier(Lookup):
+        parameters: typing.ClassVar = {"type": "object", "properties": {"order_id": {}}}
+
+    def plain(order_id: str):
+        return order_id
+
+    carrier = Carrier()
+    for name, value in ALL.items():
+        setattr(carrier, name, value)
+    untold = ToolRegistry([Carrier(), plain])
+    told = ToolRegistry([carrier, tool(**ALL)(plain)])
+
+    assert set(ALL) == set(OPTIONS)
+    assert [options_of(made) for made in told] == [ALL, ALL]
+    assert [options_of(made) for made in untold] == [OPTIONS, OPTIONS]
+
+
+def test_an_option_of_an_object_that_cannot_be_is_refused_and_the_tool_named():
+    class Carrier(Lookup):
+        retries = "often"
+
+    with pytest.raises(ConfigError, match="tool 'lookup': retries='often', expected a whole number"):
+        ToolRegistry([Carrier()])
+
+
+@pytest.mark.parametrize("option", list(OPTIONS))
+def test_an_option_that_cannot_be_is_refused_where_it_is_declared(option):
+    with pytest.raises(ConfigError, match=rf"@tool: {option}=<object .*, expected "):
+        tool(**{option: object()})
+
+
+def test_a_key_may_only_be_made_of_parameters():
+    @tool(idempotency_key=["order_id", "customer"])
+    def pay(order_id: str, cents: int):
+        return cents
+
+    with pytest.raises(ConfigError, match=r"'pay': idempotency_key names 'customer'.*parameters are: order_id, cents"):
+        ToolRegistry([pay])
+
+    class Opaque(Lookup):
+        parameters: typing.ClassVar = {"type": "object"}
+        idempotency_key = ("q",)
+
+    with pytest.raises(ConfigError, match=r"idempotency_key names 'q'.*parameters are: none"):
+        ToolRegistry([Opaque()])
+
+
+def test_a_tool_may_be_subclassed_and_is_then_taken_as_it_is():
+    @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+    class Remote(Tool):
+        address: str
+
+    (made,) = ToolRegistry([order_detail])
+    fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+    remote = Remote(**fields | {"name": "remote"}, address="there")
+    registry = ToolRegistry([order_detail, remote])
+
+    assert registry.get("remote") is remote
+    assert remote.spec.parameters == made.parameters
+    assert len({made, remote, dataclasses.replace(made)}) == 3  # a tool is itself, not what it says
 
 
 def test_an_object_offers_its_decorated_methods_in_order_and_nothing_else():
@@ -263,7 +345,7 @@ def test_the_decorator_above_a_class_takes_its_own_public_methods_with_a_docstri
             """Not defined by the class that is decorated."""
             raise AssertionError("never exposed")
 
-    @tool(timeout=7)
+    @tool(timeout=7, idempotent=True, retries=1, sequential=True, approval=True, degraded="Closed.")
     class Shop(Base):
         """A service full of methods."""
 
@@ -307,15 +389,19 @@ def test_the_decorator_above_a_class_takes_its_own_public_methods_with_a_docstri
 
     assert [made.name for made in registry] == ["orders", "refund", "currency", "kind"]
     assert [made.timeout for made in registry] == [7, 3, 7, 7]
+    assert [made.idempotent for made in registry] == [True, False, True, True]
+    told = {"timeout": 7, "idempotent": True, "retries": 1, "sequential": True, "approval": True, "degraded": "Closed."}
+    assert options_of(registry.get("orders")) == OPTIONS | told
     assert registry.get("orders").function("Ann") == "Ann"
     with pytest.raises(ConfigError, match="is a class; pass an object"):
         ToolRegistry([Shop])
 
 
-def test_above_a_class_there_are_only_the_options_that_methods_can_share():
-    with pytest.raises(ConfigError, match=r"'.*Shop' takes timeout="):
+@pytest.mark.parametrize("option", [{"name": "x"}, {"examples": [{}]}, {"idempotency_key": ["order_id"]}])
+def test_above_a_class_there_are_only_the_options_that_methods_can_share(option):
+    with pytest.raises(ConfigError, match=r"'.*Shop' takes timeout=.*, approval=, idempotent=, sequential=, degraded="):
 
-        @tool(name="x")
+        @tool(**option)
         class Shop:
             pass
 
