@@ -19,7 +19,9 @@ AgentflowError                  kind
 │   └── ToolTimeoutError        timeout
 ├── RequestError                request
 ├── StoreError                  store
-│   └── RunNotFoundError        run_not_found
+│   ├── RunNotFoundError        run_not_found
+│   ├── LeaseLostError          lease_lost
+│   └── OutcomePendingError     outcome_pending
 ├── SessionBusyError            busy
 ├── NotPendingError             not_pending
 ├── InvalidTransition           transition
@@ -169,6 +171,20 @@ class RunNotFoundError(StoreError):
     """No run with this id is known here."""
 
     kind = "run_not_found"
+    retryable = False
+
+
+class LeaseLostError(StoreError):
+    """This run is another owner's by now: nothing was written, and the old owner must stop."""
+
+    kind = "lease_lost"
+    retryable = False
+
+
+class OutcomePendingError(StoreError):
+    """Another call has claimed this idempotency key and has not said how it ended; the effect may have taken place."""
+
+    kind = "outcome_pending"
     retryable = False
 
 

@@ -1,42 +1,67 @@
 """The store of a single process that keeps nothing when it ends: the library's default.
 
-Bounded: sessions are dropped least recently used first, finished runs oldest first. A run that is still open and
-a session that is held are never dropped.
+Bounded: sessions are dropped least recently used first, finished runs and outcomes oldest first. A run that is still
+open and a session that is held are never dropped.
 """
 
 import asyncio
+import itertools
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agentflow.errors import RunNotFoundError, SessionBusyError, StoreError
-from agentflow.events import TERMINAL_TYPES, AgentEvent
-from agentflow.stores.base import Session, SessionKey, Turn
-
-MAX_WAITING = 8  # runs that may wait for a busy session
+from agentflow.events import TERMINAL_TYPES, AgentEvent, CancelReason
+from agentflow.stores import refusals
+from agentflow.stores.base import (
+    MAX_WAITING,
+    BusyPolicy,
+    Fact,
+    Outcome,
+    OutcomeKey,
+    RunRecord,
+    Session,
+    SessionInfo,
+    SessionKey,
+    Summary,
+    Turn,
+)
+from agentflow.stores.in_memory_index import Facts, Outcomes
+from agentflow.stores.waiting import Waiters
 
 
 @dataclass(slots=True)
 class _Run:
+    number: int
     events: list[AgentEvent] = field(default_factory=list)
-    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    closing: tuple[AgentEvent, ...] = ()
+    session: SessionKey | None = None
+    waiting: bool = False
+    cancel: CancelReason | None = None
+    owner: str | None = None
+    owned_until: float = 0.0
+    token: int = 0
     ended_at: float | None = None
 
 
 @dataclass(slots=True)
 class _Session:
-    turns: list[Turn] = field(default_factory=list)
+    number: int
+    turns: dict[str, Turn] = field(default_factory=dict)  # by run id, in order
+    summaries: dict[tuple[int, int], Summary] = field(default_factory=dict)
     active_run: str | None = None
+    deleted: bool = False  # while its active run held it: what that run stores is not kept
     waiting: deque[tuple[str, asyncio.Future[None]]] = field(default_factory=deque)
     used_at: float = 0.0
+    used_wall: float = 0.0
 
 
 class InMemoryStore:
-    """Runs and sessions in dictionaries. For one event loop at a time; nothing here blocks.
+    """Runs, sessions, outcomes and facts in dictionaries. For one event loop at a time; nothing here blocks.
 
-    `max_sessions` and `max_runs` bound what is kept, `ttl` seconds how long after its last use; time is read
-    from `now`. Expiry happens when something is added, so an idle store has no timer.
+    `max_sessions`, `max_runs` and `max_outcomes` bound what is kept, `ttl` seconds how long sessions and runs stay
+    after their last use, `outcome_ttl` how long an outcome does; of users with facts there are at most as many as of
+    sessions. Time is read from `now`. Expiry happens when something is added, so an idle store has no timer.
     """
 
     def __init__(
@@ -44,38 +69,43 @@ class InMemoryStore:
         *,
         max_sessions: int = 10_000,
         max_runs: int = 10_000,
+        max_outcomes: int = 100_000,
         ttl: float = 3600.0,
+        outcome_ttl: float = 24 * 3600.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_sessions = max_sessions
         self._max_runs = max_runs
         self._ttl = ttl
         self._now = now
+        self._numbers = itertools.count(1)
         self._runs: dict[str, _Run] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()  # finished runs, oldest first
         self._sessions: OrderedDict[SessionKey, _Session] = OrderedDict()  # least recently used first
+        self._outcomes = Outcomes(max_outcomes, outcome_ttl, now)
+        self._facts = Facts(max_sessions)
+        self._appends = Waiters()
+        self._cancels = Waiters()
 
     # -- the event log -----------------------------------------------------------------------------------
 
-    async def append(self, run_id: str, events: Sequence[AgentEvent]) -> None:
+    async def append(self, run_id: str, events: Sequence[AgentEvent], *, token: int | None = None) -> None:
         """See `EventLog.append`."""
         run = self._runs.get(run_id)
+        if token is not None:
+            self._leased(run_id, token)
         expected = len(run.events) if run is not None else 0
         for event in events:
             expected += 1
             if event.seq != expected:
-                raise StoreError(f"run {run_id!r}: event {event.seq} cannot follow {expected - 1}; nothing was added")
+                raise refusals.does_not_follow(run_id, event.seq, expected - 1)
         if run is None:
-            self._expire()
-            run = self._runs[run_id] = _Run()
+            run = self._new_run(run_id)
         run.events.extend(events)
         if run.events and run.events[-1].type in TERMINAL_TYPES:
-            run.ended_at = self._now()
+            run.closing, run.ended_at = (), self._now()
             self._ended[run_id] = None
-        waiters, run.waiters = run.waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._appends.wake(run_id)
 
     async def read(self, run_id: str, after: int, limit: int) -> Sequence[AgentEvent]:
         """See `EventLog.read`."""
@@ -86,77 +116,251 @@ class InMemoryStore:
     async def wait(self, run_id: str, after: int) -> None:
         """See `EventLog.wait`."""
         run = self._runs.get(run_id)
-        if run is None:
-            raise RunNotFoundError(f"run {run_id!r} is not in this store any more")
-        if len(run.events) > after:
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        run.waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in run.waiters:
-                run.waiters.remove(waiter)
+        if run is None or not run.events:
+            raise refusals.unknown_run(run_id)
+        if len(run.events) <= after:
+            await self._appends.wait(run_id)
 
     async def last(self, run_id: str) -> int | None:
         """See `EventLog.last`."""
         run = self._runs.get(run_id)
-        return len(run.events) if run is not None else None
+        return len(run.events) or None if run is not None else None
+
+    # -- the runs ----------------------------------------------------------------------------------------
+
+    async def find_run(self, run_id: str) -> RunRecord | None:
+        """See `RunStore.find_run`."""
+        run = self._runs.get(run_id)
+        return _record(run_id, run) if run is not None else None
+
+    async def list_runs(
+        self, *, before: int | None = None, limit: int = 100, open_only: bool = False
+    ) -> Sequence[RunRecord]:
+        """See `RunStore.list_runs`."""
+        found = (
+            _record(run_id, run)
+            for run_id, run in reversed(self._runs.items())
+            if (before is None or run.number < before) and not (open_only and run.ended_at is not None)
+        )
+        return tuple(itertools.islice(found, limit))
+
+    async def acquire_lease(self, run_id: str, owner: str, ttl: float) -> int | None:
+        """See `RunStore.acquire_lease`."""
+        run = self._runs.get(run_id) or self._new_run(run_id)
+        if run.owner != owner:
+            if run.owner is not None and run.owned_until > self._now():
+                return None
+            run.owner = owner
+            run.token += 1
+        run.owned_until = self._now() + ttl
+        return run.token
+
+    async def renew_lease(self, run_id: str, token: int, ttl: float) -> None:
+        """See `RunStore.renew_lease`."""
+        self._leased(run_id, token).owned_until = self._now() + ttl
+
+    async def release_lease(self, run_id: str, token: int) -> None:
+        """See `RunStore.release_lease`."""
+        run = self._runs.get(run_id)
+        if run is not None and run.token == token:
+            run.owner = None
+            self._drop_if_empty(run_id)
+
+    async def request_cancel(self, run_id: str, reason: CancelReason) -> None:
+        """See `RunStore.request_cancel`."""
+        run = self._runs.get(run_id)
+        if run is not None and run.ended_at is None and run.cancel is None:
+            run.cancel = reason
+            self._cancels.wake(run_id)
+
+    async def wait_cancel(self, run_id: str) -> CancelReason:
+        """See `RunStore.wait_cancel`."""
+        while (run := self._runs.get(run_id)) is None or run.cancel is None:
+            await self._cancels.wait(run_id)
+        return run.cancel
+
+    def _leased(self, run_id: str, token: int) -> _Run:
+        run = self._runs.get(run_id)
+        if run is None or run.owner is None or run.token != token:
+            raise refusals.lease_lost(run_id, token)
+        return run
+
+    def _new_run(self, run_id: str) -> _Run:
+        self._expire()
+        run = self._runs[run_id] = _Run(next(self._numbers))
+        return run
+
+    def _drop_if_empty(self, run_id: str) -> None:
+        """Forget a run of which there is nothing to know any more."""
+        run = self._runs.get(run_id)
+        if run is None or run.events or run.owner is not None or run.waiting:
+            return
+        session = self._sessions.get(run.session) if run.session is not None else None
+        if session is None or session.active_run != run_id:
+            del self._runs[run_id]
 
     # -- the sessions ------------------------------------------------------------------------------------
 
-    async def open_session(self, key: SessionKey, run_id: str) -> Session:
+    async def open_session(
+        self, key: SessionKey, run_id: str, *, busy: BusyPolicy = "queue", last_turns: int | None = None
+    ) -> Session:
         """See `SessionStore.open_session`."""
+        run = self._runs.get(run_id) or self._new_run(run_id)
         session = self._sessions.get(key)
         if session is None:
             self._expire()
-            session = self._sessions[key] = _Session()
-        session.used_at = self._now()
-        self._sessions.move_to_end(key)
+            session = self._sessions[key] = _Session(next(self._numbers))
+        self._touch(key, session)
         if session.active_run not in (None, run_id):
-            await self._wait_for_turn(key, session, run_id)
-        session.active_run = run_id
-        return Session(key=key, version=len(session.turns), turns=tuple(session.turns))
+            run.waiting = True
+            try:
+                await self._wait_for_turn(key, session, run_id, busy)
+            except BaseException:
+                run.waiting = False
+                self._drop_if_empty(run_id)
+                raise
+            run.waiting = False
+        session.active_run, run.session = run_id, key
+        turns = tuple(session.turns.values())
+        return Session(
+            key=key,
+            version=len(turns),
+            turns=turns if last_turns is None else turns[max(len(turns) - last_turns, 0) :],
+            summaries=tuple(session.summaries[turns_] for turns_ in sorted(session.summaries)),
+            number=session.number,
+        )
 
-    async def close_session(self, key: SessionKey, run_id: str, turn: Turn | None) -> None:
+    async def close_session(
+        self, key: SessionKey, run_id: str, turn: Turn | None, closing: Sequence[AgentEvent] = ()
+    ) -> None:
         """See `SessionStore.close_session`."""
         session = self._sessions.get(key)
         if session is None or session.active_run != run_id:
             return
-        if turn is not None and all(kept.run_id != run_id for kept in session.turns):
-            session.turns.append(turn)
-        session.used_at = self._now()
-        self._pass_on(session)
+        if turn is not None and not session.deleted:
+            session.turns.setdefault(run_id, turn)
+        self._touch(key, session)
+        run = self._runs[run_id]
+        if run.ended_at is None:
+            run.closing = tuple(closing)
+        self._pass_on(key, session)
 
-    async def aclose(self) -> None:
-        """Nothing is open; what is kept stays readable."""
+    async def read_turns(self, key: SessionKey, after: int, limit: int) -> Sequence[Turn]:
+        """See `SessionStore.read_turns`."""
+        session = self._sessions.get(key)
+        after = max(after, 0)
+        return tuple(session.turns.values())[after : after + limit] if session is not None else ()
 
-    async def _wait_for_turn(self, key: SessionKey, session: _Session, run_id: str) -> None:
-        if len(session.waiting) >= MAX_WAITING:
-            raise SessionBusyError(
-                f"session {key.session_id!r} is busy with run {session.active_run!r} and {MAX_WAITING} more wait; "
-                "send the message again when one of them has ended"
-            )
+    async def list_sessions(
+        self, user_id: str | None, *, before: int | None = None, limit: int = 100
+    ) -> Sequence[SessionInfo]:
+        """See `SessionStore.list_sessions`."""
+        found = [
+            _info(key, session)
+            for key, session in self._sessions.items()
+            if key.user_id == user_id and not session.deleted and (before is None or session.number < before)
+        ]
+        return sorted(found, key=lambda info: -info.number)[:limit]
+
+    async def find_session(self, key: SessionKey) -> SessionInfo | None:
+        """See `SessionStore.find_session`."""
+        session = self._sessions.get(key)
+        return _info(key, session) if session is not None and not session.deleted else None
+
+    async def delete_session(self, key: SessionKey) -> None:
+        """See `SessionStore.delete_session`."""
+        session = self._sessions.get(key)
+        if session is None:
+            return
+        session.turns.clear()
+        session.summaries.clear()
+        session.number = next(self._numbers)
+        for run_id in [ended for ended in self._ended if self._runs[ended].session == key]:
+            del self._ended[run_id], self._runs[run_id]
+        if session.active_run is None:
+            del self._sessions[key]
+            return
+        session.deleted = True
+        await self._ask_to_end(session, "user")
+
+    async def keep_summary(self, seen: Session | SessionInfo, summary: Summary) -> bool:
+        """See `SessionStore.keep_summary`."""
+        session = self._sessions.get(seen.key)
+        if session is None or (session.number, len(session.turns)) != (seen.number, seen.version):
+            return False
+        session.summaries[summary.first, summary.last] = summary
+        return True
+
+    async def _wait_for_turn(self, key: SessionKey, session: _Session, run_id: str, busy: BusyPolicy) -> None:
+        if busy == "reject" or len(session.waiting) >= MAX_WAITING:
+            raise refusals.busy(key, session.active_run, len(session.waiting))
+        if busy == "supersede":
+            await self._ask_to_end(session, "superseded")
         ours: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         session.waiting.append((run_id, ours))
         try:
             await ours
         except asyncio.CancelledError:
             if session.active_run == run_id:  # the session came to us in the same moment: give it on
-                self._pass_on(session)
+                self._pass_on(key, session)
             elif (run_id, ours) in session.waiting:  # else it was passed over already
                 session.waiting.remove((run_id, ours))
             raise
 
-    def _pass_on(self, session: _Session) -> None:
+    async def _ask_to_end(self, session: _Session, reason: CancelReason) -> None:
+        """Ask the session's active run and all that wait for it to end."""
+        for run_id in (session.active_run, *(waiting for waiting, _ in session.waiting)):
+            if run_id is not None:
+                await self.request_cancel(run_id, reason)
+
+    def _pass_on(self, key: SessionKey, session: _Session) -> None:
         """Free the session, or hand it to the first run that waits."""
-        session.active_run = None
-        while session.waiting:
+        freed, session.active_run = session.active_run, None
+        while session.waiting and session.active_run is None:
             run_id, waiter = session.waiting.popleft()
             if not waiter.done():
                 session.active_run = run_id
                 waiter.set_result(None)
-                return
+        if session.deleted and session.active_run is None:
+            del self._sessions[key]
+        session.deleted = False
+        if freed is not None:
+            self._drop_if_empty(freed)
+
+    # -- outcomes and facts ------------------------------------------------------------------------------
+
+    async def claim_outcome(self, key: OutcomeKey, call_id: str) -> Outcome | None:
+        """See `OutcomeIndex.claim_outcome`."""
+        return self._outcomes.claim(key, call_id)
+
+    async def keep_outcome(self, key: OutcomeKey, call_id: str, outcome: Outcome) -> None:
+        """See `OutcomeIndex.keep_outcome`."""
+        self._outcomes.keep(key, call_id, outcome)
+
+    async def release_outcome(self, key: OutcomeKey, call_id: str) -> None:
+        """See `OutcomeIndex.release_outcome`."""
+        self._outcomes.release(key, call_id)
+
+    async def put_facts(self, facts: Sequence[Fact]) -> None:
+        """See `FactStore.put_facts`."""
+        self._facts.put(facts)
+
+    async def list_facts(self, user_id: str, *, superseded: bool = False) -> Sequence[Fact]:
+        """See `FactStore.list_facts`."""
+        return self._facts.of(user_id, superseded=superseded)
+
+    async def delete_fact(self, user_id: str, fact_id: str) -> None:
+        """See `FactStore.delete_fact`."""
+        self._facts.delete(user_id, fact_id)
+
+    # -- bounds ------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Nothing is open; what is kept stays readable."""
+
+    def _touch(self, key: SessionKey, session: _Session) -> None:
+        session.used_at, session.used_wall = self._now(), time.time()
+        self._sessions.move_to_end(key)
 
     def _expire(self) -> None:
         """Make room for one more run and one more session."""
@@ -178,3 +382,24 @@ class InMemoryStore:
             if session.active_run is None:
                 found.append(key)
         return found
+
+
+def _record(run_id: str, run: _Run) -> RunRecord:
+    return RunRecord(
+        run_id=run_id,
+        number=run.number,
+        session=run.session,
+        last=len(run.events),
+        ended=run.ended_at is not None,
+        closing=run.closing,
+    )
+
+
+def _info(key: SessionKey, session: _Session) -> SessionInfo:
+    return SessionInfo(
+        key=key,
+        number=session.number,
+        version=len(session.turns),
+        used_at=session.used_wall,
+        active_run=session.active_run,
+    )

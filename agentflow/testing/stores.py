@@ -1,55 +1,91 @@
-"""FailingLog: a store whose n-th append fails. Everything else is the store's it wraps."""
+"""FailingLog: a store of which one call fails. Everything else is the store's it wraps."""
 
-from collections.abc import Sequence
+import functools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from agentflow.errors import StoreError
-from agentflow.events import AgentEvent
-from agentflow.stores.base import Session, SessionKey, Store, Turn
+from agentflow.stores.base import EventLog, FactStore, OutcomeIndex, RunStore, SessionStore, Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _passed_on(
+    method: Callable[Concatenate[Any, P], Awaitable[T]],
+) -> Callable[Concatenate["FailingLog", P], Coroutine[Any, Any, T]]:
+    """The method of a protocol, done by the wrapped store unless it is the one that fails."""
+
+    @functools.wraps(method)
+    async def call(self: "FailingLog", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return cast("T", await self._pass_on(method.__name__, *args, **kwargs))
+
+    return call
 
 
 class FailingLog:
-    """Any `Store`, with one append that fails.
+    """Any `Store`, with one call that fails.
 
-    The `fail_at`-th append (from 1, over all runs) raises `error`, once. With `applied` it was done before it
-    raised, as when the reply of a server is lost. `appends` counts them all, so that a test can go through every n.
+    The `fail_at`-th call (from 1, over all runs) of the method `of`, or of any for `of=None`, raises `error`, once.
+    With `applied` it was done before it raised, as when the reply of a server is lost. `calls` counts by method, so
+    that a test can go through every n.
     """
 
-    def __init__(self, store: Store, *, fail_at: int, error: Exception | None = None, applied: bool = False) -> None:
-        self.appends = 0
+    def __init__(
+        self,
+        store: Store,
+        *,
+        fail_at: int,
+        of: str | None = "append",
+        error: Exception | None = None,
+        applied: bool = False,
+    ) -> None:
+        self.calls: Counter[str] = Counter()
         self._store = store
         self._fail_at = fail_at
-        self._error = error if error is not None else StoreError(f"append {fail_at} failed, as the test asked")
+        self._of = of
+        self._error = error if error is not None else StoreError(f"{of or 'call'} {fail_at} failed, as the test asked")
         self._applied = applied
 
-    async def append(self, run_id: str, events: Sequence[AgentEvent]) -> None:
-        """As the store's, but for the one that fails."""
-        self.appends += 1
-        fails = self.appends == self._fail_at
+    @property
+    def appends(self) -> int:
+        """How often `append` was called."""
+        return self.calls["append"]
+
+    append = _passed_on(EventLog.append)
+    read = _passed_on(EventLog.read)
+    wait = _passed_on(EventLog.wait)
+    last = _passed_on(EventLog.last)
+    find_run = _passed_on(RunStore.find_run)
+    list_runs = _passed_on(RunStore.list_runs)
+    acquire_lease = _passed_on(RunStore.acquire_lease)
+    renew_lease = _passed_on(RunStore.renew_lease)
+    release_lease = _passed_on(RunStore.release_lease)
+    request_cancel = _passed_on(RunStore.request_cancel)
+    wait_cancel = _passed_on(RunStore.wait_cancel)
+    open_session = _passed_on(SessionStore.open_session)
+    close_session = _passed_on(SessionStore.close_session)
+    read_turns = _passed_on(SessionStore.read_turns)
+    list_sessions = _passed_on(SessionStore.list_sessions)
+    find_session = _passed_on(SessionStore.find_session)
+    delete_session = _passed_on(SessionStore.delete_session)
+    keep_summary = _passed_on(SessionStore.keep_summary)
+    claim_outcome = _passed_on(OutcomeIndex.claim_outcome)
+    keep_outcome = _passed_on(OutcomeIndex.keep_outcome)
+    release_outcome = _passed_on(OutcomeIndex.release_outcome)
+    put_facts = _passed_on(FactStore.put_facts)
+    list_facts = _passed_on(FactStore.list_facts)
+    delete_fact = _passed_on(FactStore.delete_fact)
+    aclose = _passed_on(Store.aclose)
+
+    async def _pass_on(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self.calls[name] += 1
+        number = self.calls.total() if self._of is None else self.calls[name]
+        fails = self._of in (None, name) and number == self._fail_at
+        result = None
         if not fails or self._applied:
-            await self._store.append(run_id, events)
+            result = await getattr(self._store, name)(*args, **kwargs)
         if fails:
             raise self._error
-
-    async def read(self, run_id: str, after: int, limit: int) -> Sequence[AgentEvent]:
-        """As the store's."""
-        return await self._store.read(run_id, after, limit)
-
-    async def wait(self, run_id: str, after: int) -> None:
-        """As the store's."""
-        await self._store.wait(run_id, after)
-
-    async def last(self, run_id: str) -> int | None:
-        """As the store's."""
-        return await self._store.last(run_id)
-
-    async def open_session(self, key: SessionKey, run_id: str) -> Session:
-        """As the store's."""
-        return await self._store.open_session(key, run_id)
-
-    async def close_session(self, key: SessionKey, run_id: str, turn: Turn | None) -> None:
-        """As the store's."""
-        await self._store.close_session(key, run_id, turn)
-
-    async def aclose(self) -> None:
-        """As the store's."""
-        await self._store.aclose()
+        return result

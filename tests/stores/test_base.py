@@ -6,14 +6,25 @@ import msgspec
 import pytest
 
 from agentflow.messages import Message
-from agentflow.stores.base import EventLog, Session, SessionKey, SessionStore, Store, Turn
+from agentflow.stores.base import (
+    EventLog,
+    FactStore,
+    OutcomeIndex,
+    RunStore,
+    Session,
+    SessionKey,
+    SessionStore,
+    Store,
+    Summary,
+    Turn,
+)
 from agentflow.stores.in_memory import InMemoryStore
 from agentflow.testing import FailingLog
 
 
 @pytest.mark.parametrize("cls", [InMemoryStore, FailingLog])
 def test_a_store_has_every_method_of_its_protocols_with_the_same_parameters(cls):
-    for protocol in (EventLog, SessionStore, Store):
+    for protocol in (EventLog, RunStore, SessionStore, OutcomeIndex, FactStore, Store):
         for name, method in inspect.getmembers(protocol, inspect.isfunction):
             if not name.startswith("_"):
                 ours = getattr(cls, name)
@@ -28,5 +39,6 @@ def test_sessions_of_two_users_are_two():
 
 def test_a_session_can_be_encoded_and_read_back():
     turn = Turn(run_id="r", outcome="final", messages=(Message(role="user", content="hi"),))
-    session = Session(key=SessionKey("s", "u"), version=1, turns=(turn,))
+    summary = Summary(first=1, last=1, text="hi", confidence=0.5)
+    session = Session(key=SessionKey("s", "u"), version=1, turns=(turn,), summaries=(summary,))
     assert msgspec.json.decode(msgspec.json.encode(session), type=Session) == session
