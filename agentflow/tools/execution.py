@@ -8,9 +8,8 @@ import asyncio
 import hashlib
 import inspect
 import logging
-import re
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +18,12 @@ from typing import Any, NamedTuple, Never
 import msgspec
 from reactivex import Observable
 
-from agentflow.errors import ToolArgumentsError, ToolError, ToolFailedError, ToolTimeoutError
+from agentflow.errors import ToolFailedError, ToolTimeoutError
 from agentflow.events import MAX_RESULT_BYTES, ErrorInfo, ToolStatus, plain
 from agentflow.messages import clean_text
 from agentflow.streams import CANCEL_GRACE, Inbox, iterate
 from agentflow.tools import honesty
+from agentflow.tools.failures import Cause, judge
 from agentflow.tools.pools import Ended, Pools, ThreadPool
 from agentflow.tools.registry import Tool
 from agentflow.tools.schema import ToolContext
@@ -37,7 +37,6 @@ MAX_AHEAD = 64  # items a generator in a thread may be ahead of the loop
 _BURST = MAX_AHEAD // 2  # items after which a stream asks whether there is room for more
 
 _SUCCESS = "[success]"
-_MAX_MESSAGE = 500  # characters of an error that the model is told
 _SLICE = 1024 * 1024  # characters encoded at a time when a huge text is measured
 _LIGHT = 2000  # values a result may have to be encoded on the loop: about a millisecond
 
@@ -47,6 +46,9 @@ class ToolOutcome:
     """How a call ended. `result` is the exact text for the model, its first line the status.
 
     `status` and `error` are None if `ok`. `truncated` says that `result` was cut to 64 KiB.
+    `cause` says why a failure may pass ("" that it will not), `retry_after` when its service asks to be called again,
+    in seconds. `emitted` says that a delta went out, `abandoned` that the body did not end when it was asked to, so
+    that it may still have its effect.
     """
 
     ok: bool
@@ -55,6 +57,10 @@ class ToolOutcome:
     error: ErrorInfo | None = None
     duration_ms: float = 0.0
     truncated: bool = False
+    cause: Cause = ""
+    retry_after: float | None = None
+    emitted: bool = False
+    abandoned: bool = False
 
 
 class _Text(NamedTuple):
@@ -93,20 +99,39 @@ async def execute(
         await asyncio.wait({body}, timeout=tool.timeout)
         late = not body.done()
     finally:
-        call.output.close()
+        call.leave()
         if not body.done():
             await _stop(body, pools)
+    abandoned = call.in_thread or not body.done()
     duration = round((loop.time() - began) * 1000, 3)
-    if late:
-        return _failure(ToolTimeoutError(f"{tool.name} gave no result within {tool.timeout:g} s."), duration)
     # A body that is cancelled although nobody here asked for it has cancelled itself.
-    ended = Ended(error=asyncio.CancelledError()) if body.cancelled() else body.result()
+    ended = Ended(error=asyncio.CancelledError()) if late or body.cancelled() else body.result()
     if isinstance(ended.error, MemoryError):
         raise ended.error
-    if ended.error is not None:
+    if ended.error is None:
+        text = ended.value
+        return ToolOutcome(
+            ok=True, result=text.text, truncated=text.truncated, duration_ms=duration, emitted=call.output.emitted
+        )
+    if not late:
         logger.debug("tool %r failed in call %r", tool.name, context.call_id, exc_info=ended.error)
-        return _failure(ended.error, duration)
-    return ToolOutcome(ok=True, result=ended.value.text, truncated=ended.value.truncated, duration_ms=duration)
+    failure = judge(_timeout(tool, abandoned=abandoned) if late else ended.error, tool)
+    return ToolOutcome(
+        ok=False,
+        result=failure.result,
+        status=failure.status,
+        error=failure.error,
+        duration_ms=duration,
+        cause=failure.cause,
+        retry_after=failure.retry_after,
+        emitted=call.output.emitted,
+        abandoned=abandoned,
+    )
+
+
+def _timeout(tool: Tool, *, abandoned: bool) -> ToolTimeoutError:
+    warning = " It could not be stopped and may still have its effect." if abandoned else ""
+    return ToolTimeoutError(f"{tool.name} gave no result within {tool.timeout:g} s.{warning}")
 
 
 async def _stop(body: "asyncio.Task[Ended]", pools: Pools) -> None:
@@ -123,8 +148,9 @@ class _Output:
     def __init__(self, on_delta: Callable[[Any], None], ready: Callable[[], Awaitable[None]], pools: Pools) -> None:
         self._on_delta = on_delta
         self._tasks = pools.tasks
-        self._emitted = 0
+        self._from_thread = 0
         self.ready = ready
+        self.emitted = False
         self._texts: list[str] | None = []
         self._last: Any = None
         self._size = 0
@@ -147,13 +173,14 @@ class _Output:
     def emit(self, data: Any) -> None:
         """Hand an item on, unless the call is over. On the loop's thread."""
         if not self._closed:
+            self.emitted = True
             self._on_delta(data)
 
     def emit_from_thread(self, data: Any) -> None:
         """Likewise, for an item that a generator's thread handed over; every so often it may go on."""
         self.emit(data)
-        self._emitted += 1
-        if self._emitted % _BURST == 0:
+        self._from_thread += 1
+        if self._from_thread % _BURST == 0:
             self._tasks.spawn(self._make_room(), name="room for a tool's output")
 
     async def _make_room(self) -> None:
@@ -191,7 +218,14 @@ class _Call:
         self._context = context
         self._pools = pools
         self._loop = asyncio.get_running_loop()
+        self._left = False
         self.output = output
+        self.in_thread = False
+
+    def leave(self) -> None:
+        """Hand on nothing more, and begin nothing more. Harmless after the end."""
+        self._left = True
+        self.output.close()
 
     async def run(self) -> Ended:
         """The end of the call: its value is a `_Text`. Raises only the CancelledError of its task."""
@@ -253,7 +287,7 @@ class _Call:
         is_text = isinstance(value, str)
         data = str.__str__(value) if is_text else plain(value)
         honesty.check(value, data, self._tool.is_error)
-        return _capped(data if is_text else msgspec.json.encode(data).decode())
+        return capped(_SUCCESS, data if is_text else msgspec.json.encode(data).decode())
 
     async def _stream(self, items: AsyncIterator[Any]) -> Any:
         try:
@@ -274,7 +308,15 @@ class _Call:
         return self.output.result()
 
     async def _in_thread(self, call: Callable[[], Any]) -> Ended:
-        return await self._pools.get(self._tool.pool).run(call)
+        return await self._pools.get(self._tool.pool).run(partial(self._inside, call))
+
+    def _inside(self, call: Callable[[], Any]) -> Any:
+        """In a thread: `call`, unless everybody has left before it began."""
+        self.in_thread = True  # before the look at `_left`: who leaves sees this, or this sees that
+        try:
+            return None if self._left else call()
+        finally:
+            self.in_thread = False
 
 
 def _value(ended: Ended) -> Any:
@@ -308,13 +350,16 @@ def _is_light(value: Any) -> bool:
     return True
 
 
-def _capped(text: str) -> _Text:
-    """The status line and `text`, in at most MAX_RESULT_BYTES of UTF-8, and how long the whole was if cut."""
-    room = MAX_RESULT_BYTES - len(_SUCCESS) - 1
+def capped(line: str, text: str) -> _Text:
+    """A result: the status `line` (ASCII) and `text`, in at most MAX_RESULT_BYTES of UTF-8, and whether it was cut.
+
+    What is cut ends with the size and the hash of the whole.
+    """
+    room = MAX_RESULT_BYTES - len(line) - 1
     if len(text) <= room:
         whole = clean_text(text)
         if len(whole.encode()) <= room:
-            return _Text(f"{_SUCCESS}\n{whole}", truncated=False)
+            return _Text(f"{line}\n{whole}", truncated=False)
     size, digest = 0, hashlib.sha256()
     for start in range(0, len(text), _SLICE):  # never a second copy of a huge text
         piece = text[start : start + _SLICE].encode("utf-8", "surrogatepass")
@@ -322,61 +367,4 @@ def _capped(text: str) -> _Text:
         digest.update(piece)
     mark = f"\n[cut: the whole result has {size} bytes, sha256 {digest.hexdigest()[:16]}]"
     head = clean_text(text[:room]).encode()[: room - len(mark)].decode(errors="ignore")
-    return _Text(f"{_SUCCESS}\n{head}{mark}", truncated=True)
-
-
-def _failure(error: BaseException, duration_ms: float) -> ToolOutcome:
-    kind = error.kind if isinstance(error, ToolError) else ToolFailedError.kind
-    status: ToolStatus = "error"
-    line = f"[error: {kind}]"
-    if isinstance(error, ToolTimeoutError):
-        status, line = "timeout", "[timeout]"
-    elif isinstance(error, ToolArgumentsError):
-        status = "invalid_arguments"
-    elif isinstance(error, honesty.ReportedFailureError):
-        status = error.status
-    message = _described(error)
-    return ToolOutcome(
-        ok=False,
-        result=f"{line}\n{message}",
-        status=status,
-        error=ErrorInfo(kind=kind, message=message),
-        duration_ms=duration_ms,
-    )
-
-
-_KEYS = re.compile(
-    r"\b(?:(?:sk|pk|rk|gh[a-z]|xox[a-z]|nvapi|xai)[-_]|github_pat_|(?:hf|gsk|glpat)[-_]|AKIA|ASIA|AIza)[-\w]{8,}"
-    r"|\beyJ[-\w]{5,}\.[-\w.]{5,}"  # a JSON Web Token
-    r"|\b(?i:bearer|basic)\s+[-\w.~+/]{8,}=*"
-    r"|(?<=://)[^\s/@:]{0,100}:[^\s/]{1,100}(?=@)"
-)
-_NAMED_KEYS = re.compile(
-    r"(?i)((?:authorization[\"']?\s?[=:]\s?[\"']?(?:[a-z]+\s+)?"
-    r"|(?:(?:api|access|secret|private)[-_]?key|token|secret|credential|passw(?:or)?d|passphrase|\bpwd)[\w-]{0,20}"
-    r"[\"']?\s?[=:]\s?[\"']?|[?&](?:key|sig|signature|code)=))[^\s&\"',;]{4,}"
-)
-
-
-def _described(error: BaseException) -> str:
-    """One line for the model: type and text, without traceback, control characters and what looks like a key."""
-    text = "; ".join(_leaves(error))
-    text = _NAMED_KEYS.sub(r"\1***", _KEYS.sub("***", clean_text(text[: 8 * _MAX_MESSAGE])))
-    text = "".join(character if character.isprintable() else " " for character in text)
-    text = " ".join(text.split())
-    return text if len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 3]}..."
-
-
-def _leaves(error: BaseException, depth: int = 0) -> Iterator[str]:
-    if isinstance(error, BaseExceptionGroup) and depth < 5:
-        for inner in error.exceptions[:3]:
-            yield from _leaves(inner, depth + 1)
-        return
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001  an exception's own __str__ may be the fault
-        text = ""
-    if isinstance(error, ToolError):
-        yield text
-    else:
-        yield f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return _Text(f"{line}\n{head}{mark}", truncated=True)

@@ -5,10 +5,11 @@ of a failure is the business of `execution`. Pure.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 from agentflow.errors import ToolFailedError
+from agentflow.tools.upstream import is_rate_limit, retry_after
 
 IsError: TypeAlias = Callable[[Any], bool | str | None]
 
@@ -17,17 +18,19 @@ _CODE_KEYS = (*_STATUS_KEYS, "code", "error_code", "errorCode", "error")
 _NOTHING = frozenset({"", "none", "null", "false", "n/a"})  # an `error` that says there is none
 _FAILURE = re.compile(r"[45][0-9][0-9]")
 _TEXT_KEYS = ("message", "msg", "detail", "description", "reason", "title")
-_RATE_LIMITS = frozenset({
-    "429", "TOOMANYREQUESTS", "RATELIMIT", "RATELIMITED", "RATELIMITERROR", "RATELIMITEXCEEDED", "THROTTLED",
-    "THROTTLING", "THROTTLINGEXCEPTION", "RESOURCEEXHAUSTED", "REQUESTLIMITEXCEEDED",
-})  # fmt: skip
 
 
 class ReportedFailureError(ToolFailedError):
-    """A tool returned a value that says failure. `status` is that of the call's `tool_error`."""
+    """A tool returned a value that says failure. `status` is that of the call's `tool_error`.
 
-    def __init__(self, message: str, *, limited: bool) -> None:
+    `codes` are all codes of the failure that the value carries; `retry_after` is in seconds, None if it says none.
+    """
+
+    def __init__(self, message: str, *, codes: Iterable[Any] = (), retry_after: float | None = None) -> None:
         super().__init__(message)
+        self.codes = tuple(codes)
+        self.retry_after = retry_after
+        limited = any(map(is_rate_limit, self.codes))
         self.status: Literal["error", "rate_limited"] = "rate_limited" if limited else "error"
         self.kind = "rate_limited" if limited else ToolFailedError.kind
 
@@ -48,7 +51,7 @@ def check(value: Any, data: Any, is_error: IsError | None) -> None:
         return
     if verdict or (verdict is None and _says_failure(data)):
         message = verdict if isinstance(verdict, str) else _summary(data)
-        raise ReportedFailureError(message, limited=_is_rate_limit(data))
+        raise ReportedFailureError(message, codes=_codes(data), retry_after=_retry_after(data))
 
 
 def _says_failure(data: Any) -> bool:
@@ -59,7 +62,7 @@ def _says_failure(data: Any) -> bool:
         or any(_is_flag(data.get(key), "true") for key in ("isError", "is_error"))
         or any(_is_flag(data.get(key), "false") for key in ("ok", "success"))
         or _status(data) is not None
-        or _is_rate_limit(data)
+        or any(map(is_rate_limit, _codes(data)))
     )
 
 
@@ -84,10 +87,6 @@ def _status(data: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _is_rate_limit(data: Any) -> bool:
-    return any(re.sub(r"[\W_]", "", str(code)).upper() in _RATE_LIMITS for code in _codes(data))
-
-
 def _codes(data: Any) -> Iterator[Any]:
     if not isinstance(data, dict):
         return
@@ -99,6 +98,14 @@ def _codes(data: Any) -> Iterator[Any]:
         for key in (*_CODE_KEYS, "type"):
             if type(error.get(key)) in (int, str):
                 yield error[key]
+
+
+def _retry_after(data: Any) -> float | None:
+    if not isinstance(data, dict):
+        return None
+    places = (data, data["error"]) if isinstance(data.get("error"), dict) else (data,)
+    waits = (retry_after(fields) for place in places for fields in (place, place.get("headers")))
+    return next((wait for wait in waits if wait is not None), None)
 
 
 def _is_told(data: Mapping[str, Any]) -> bool:
