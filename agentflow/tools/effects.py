@@ -30,7 +30,7 @@ def key_of(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """The key of this call, or None if `tool` declares none. `arguments` fit the tool's schema.
 
     Names give the tool's name and a SHA-256 over those arguments; one that was left out counts as null, but one of
-    them must be there, else all such calls would be the same. A function gives its text as it is. Raises
+    them must say something, else all such calls would be the same. A function gives its text as it is. Raises
     `ToolFailedError`, for the call must not run, if there is no key, or none of at most 512 characters, or the
     function raises.
     """
@@ -40,7 +40,7 @@ def key_of(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     if callable(declared):
         return _made(tool, declared, arguments)
     values = {name: arguments.get(name) for name in declared}
-    if all(value is None for value in values.values()):
+    if all(value is None or (isinstance(value, str) and not value.strip()) for value in values.values()):
         raise ToolFailedError(f"{tool.name}: the call has no idempotency key, give {' or '.join(map(repr, values))}")
     return f"{tool.name}:{hashlib.sha256(canonical(values).encode()).hexdigest()}"
 
