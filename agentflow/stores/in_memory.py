@@ -151,7 +151,7 @@ class InMemoryStore:
             if run.owner is not None and run.owned_until > self._now():
                 return None
             run.owner = owner
-            run.token += 1
+            run.token = next(self._numbers)  # of all runs: also higher than that of a run which was forgotten
         run.owned_until = self._now() + ttl
         return run.token
 

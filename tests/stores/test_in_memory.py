@@ -10,6 +10,7 @@ from agentflow.errors import RunNotFoundError, SessionBusyError, StoreError
 from agentflow.messages import Message
 from agentflow.stores.base import SessionKey, Turn
 from agentflow.stores.in_memory import MAX_WAITING
+from agentflow.testing import store_suite
 from tests.builders import Fold, begin, delta, failed, model_start, turns
 
 KEY = SessionKey("s", "u")
@@ -25,6 +26,12 @@ def ended_log():
 
 def turn(run_id):
     return Turn(run_id=run_id, outcome="final", messages=(Message(role="user", content=run_id),))
+
+
+@pytest.mark.parametrize("check", store_suite.CHECKS, ids=store_suite.name_of)
+async def test_it_keeps_the_contract(check):
+    store = InMemoryStore()
+    await check(lambda: store)
 
 
 # -- the log ---------------------------------------------------------------------------------------------
