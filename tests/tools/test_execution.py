@@ -24,6 +24,7 @@ from agentflow.tools.registry import ToolRegistry
 from agentflow.tools.schema import ToolContext as SchemaToolContext
 
 CONTEXT = ToolContext(run_id="r", session_id="s", user_id="u", call_id="c", tool="t", metadata={"k": "v"})
+MAY_STILL = "It could not be stopped and may still have its effect."
 variable = contextvars.ContextVar("variable", default="unset")
 
 
@@ -346,6 +347,25 @@ async def test_a_stream_that_is_left_is_closed(run):
         assert len(run.deltas) == count
 
 
+async def test_an_outcome_says_whether_a_delta_went_out(run):
+    def silent():
+        return "a"
+
+    def breaks_at_once():
+        yield from ()
+        raise ValueError("broken")
+
+    def gives():
+        yield "a"
+
+    async def gives_and_breaks():
+        yield "a"
+        raise ValueError("broken")
+
+    functions = (silent, breaks_at_once, gives, gives_and_breaks)
+    assert [(await run(function)).emitted for function in functions] == [False, False, True, True]
+
+
 # What is raised
 
 
@@ -456,6 +476,31 @@ async def test_an_observable_that_errors_has_failed(run):
         return reactivex.throw(ValueError("from rx"))
 
     assert (await run(broken)).result == "[error: failed]\nValueError: from rx"
+
+
+async def test_an_outcome_says_why_a_failure_may_pass_and_when_to_come_back(run):
+    class LimitedError(Exception):
+        status = 429
+        retry_after = 7
+
+    def limited():
+        raise LimitedError("slow down")
+
+    async def down():
+        return {"status": 503}
+
+    def broken():
+        raise ValueError("broken")
+
+    outcomes = [await run(function) for function in (limited, down, broken)]
+
+    assert [(outcome.status, outcome.cause, outcome.retry_after) for outcome in outcomes] == [
+        ("rate_limited", "rate_limit", 7.0),
+        ("degraded", "upstream", None),
+        ("error", "", None),
+    ]
+    assert outcomes[1].result.startswith("[degraded]\nThe service behind down answered with an error (status 503)")
+    assert not any(outcome.emitted or outcome.abandoned for outcome in outcomes)
 
 
 async def test_a_value_that_fits_the_schema_but_not_the_type_is_an_arguments_error(run):
@@ -690,6 +735,7 @@ async def test_a_coroutine_that_takes_too_long_is_timed_out(run):
     assert (outcome.status, outcome.error.kind) == ("timeout", "timeout")
     assert outcome.result == "[timeout]\nslow gave no result within 30 s."
     assert outcome.duration_ms == 30_000
+    assert (outcome.cause, outcome.abandoned) == ("timeout", False)
     assert cleaned == [30.0]
     assert run.pools.abandoned == 0
 
@@ -710,6 +756,8 @@ async def test_a_coroutine_that_ignores_its_cancel_is_left_after_the_grace_and_c
     outcome = await run(stubborn, timeout=2)
 
     assert (outcome.status, outcome.duration_ms) == ("timeout", 3000)
+    assert outcome.result == f"[timeout]\nstubborn gave no result within 2 s. {MAY_STILL}"
+    assert (outcome.cause, outcome.abandoned, outcome.emitted) == ("timeout", True, True)
     assert run.pools.abandoned == 1
     assert "body of tool stubborn did not end within 1.0 s" in caplog.text
     gc.collect()
@@ -739,11 +787,59 @@ async def test_a_thread_that_takes_too_long_is_abandoned_at_the_deadline_and_its
     outcome = await task
 
     assert (outcome.status, outcome.duration_ms) == ("timeout", 30_000)
+    assert outcome.result == f"[timeout]\nhung gave no result within 30 s. {MAY_STILL}"
+    assert (outcome.cause, outcome.abandoned, outcome.emitted) == ("timeout", True, False)
     assert run.pools.abandoned == 1
     assert ThreadPool.open_jobs() == 0
     gate.open()
     await until(lambda: run.pools.abandoned == 0)
     assert run.pools.get("default").late == 1
+
+
+@pytest.mark.virtual_time
+async def test_a_generator_that_hangs_in_its_thread_is_abandoned_with_what_it_gave(run):
+    gate = Gate()
+
+    def slow():
+        yield "a"
+        yield gate.body()
+
+    task = start(run(slow))
+    await gate.begun()
+    await until(lambda: run.deltas)
+    await asyncio.get_running_loop().advance(30)
+    outcome = await task
+
+    assert (outcome.status, outcome.abandoned, outcome.emitted) == ("timeout", True, True)
+    gate.open()
+    await until(lambda: run.pools.abandoned == 0)
+    assert run.deltas == ["a"]
+
+
+@pytest.mark.virtual_time
+async def test_a_body_that_has_not_begun_at_its_deadline_never_begins(run):
+    class LatePool(ThreadPool):
+        """Its thread has taken the call, but gets its turn only after the caller has left."""
+
+        async def run(self, call):
+            try:
+                return await asyncio.Event().wait()
+            finally:
+                call()
+
+    class LatePools(Pools):
+        def get(self, name):
+            return LatePool(name)
+
+    ran = []
+
+    def body():
+        ran.append(1)
+
+    run.pools = LatePools()
+    outcome = await run(body)
+
+    assert (outcome.status, outcome.abandoned, ran) == ("timeout", False, [])
 
 
 @pytest.mark.virtual_time
@@ -765,6 +861,7 @@ async def test_waiting_for_a_thread_counts_in_the_timeout_and_a_full_pool_says_s
     assert third.status == "error"
     assert (await second).status == "timeout"
     assert (await second).duration_ms == 5000
+    assert ((await second).abandoned, (await first).abandoned) == (False, True)
     assert (await first).status == "timeout"
     gate.open()
     await until(lambda: run.pools.abandoned == 0)
