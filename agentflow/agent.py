@@ -9,15 +9,19 @@ import math
 import secrets
 import threading
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
+import msgspec
+from pydantic import ValidationError
 from reactivex import Observable
 
 from agentflow.bus import EventBus
 from agentflow.chain import AgentChain, AgentReply
+from agentflow.chain.nesting import MAX_DEPTH, AgentTool, agent_tool
 from agentflow.chain.output import Output
 from agentflow.chain.request import AgentRequest, Input, RequestFields, is_model_string, request_of
 from agentflow.chain.run import Run
@@ -36,11 +40,12 @@ from agentflow.models.base import (
 )
 from agentflow.models.resilience import RetryPolicy
 from agentflow.models.routing import resolve_chain
-from agentflow.settings import Settings
+from agentflow.settings import ChainSettings, Settings
 from agentflow.state import Limits
 from agentflow.stores.base import SessionKey, Store
 from agentflow.stores.in_memory import InMemoryStore
 from agentflow.streams import CANCEL_GRACE, Clock, LoopClock, TaskOwner, is_running
+from agentflow.tools.policy import Approval
 from agentflow.tools.pools import Pools
 from agentflow.tools.registry import ToolRegistry
 from agentflow.tools.resolvers import DEFAULT_RESOLVERS, Resolver
@@ -94,7 +99,10 @@ class Agent:
         output: Any = None,
         degraded: str | None = None,
         max_iterations: int | None = None,
+        max_tool_calls: int | None = None,
+        token_budget: int | None = None,
         timeout: float | None = None,
+        approval_timeout: float | None = None,
         transforms: Sequence[Transform] = (),
         resolvers: Sequence[Resolver] = DEFAULT_RESOLVERS,
         tokenizer: Tokenizer = estimate_tokens,
@@ -115,6 +123,13 @@ class Agent:
             raise ConfigError("a transform must be a plain function: events are not awaited for")
         _checked_number("temperature", temperature, 0)
         _checked_number("max_tokens", max_tokens, 1)
+        bounds = {
+            "max_iterations": max_iterations,
+            "max_tool_calls": max_tool_calls,
+            "token_budget": token_budget,
+            "timeout": timeout,
+            "approval_timeout": approval_timeout,
+        }
         self.name = name
         self.description = description
         self.tools = ToolRegistry(tools)
@@ -127,12 +142,14 @@ class Agent:
         self._given_settings = settings
         self._options = {"temperature": temperature, "max_tokens": max_tokens, **_checked_options(model_options)}
         self._output = Output(output) if output is not None else None
-        self._given = (instructions, degraded, max_iterations, timeout, tuple(transforms), clock)
+        self._given = (instructions, degraded, tuple(transforms), clock)
+        self._bounds = {name: value for name, value in bounds.items() if value is not None}
         self._resolvers = resolvers
         self._tokenizer = tokenizer
         self._runtime: Runtime | None = None
         self._specs: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._runs: dict[str, Run] = {}
+        self._users: set[int] = set()  # the agents that have this one as a tool and have not been closed
         self._closed = False
         self._alone = threading.Lock()  # one chat_sync at a time: each has a loop of its own
 
@@ -219,6 +236,26 @@ class Agent:
         run = self._runs.get(run_id)
         return follow(self._store, run_id, after, wait=run.wait if run is not None else None)
 
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        approval: Approval = False,
+        sequential: bool = False,
+    ) -> AgentTool:
+        """This agent as a tool of another one, in whose run its chain is then a part: `Agent(tools=[agent.as_tool()])`.
+
+        The calling model gives it a task as `input`; it sees nothing else of the conversation, and its answer is the
+        call's result. Its events stand in the root's log under a `path`, its questions and approvals are answered at
+        the root, whose cancel, deadline and budgets hold for it too. Agents call each other up to five deep. It needs
+        no `async with` of its own: it is closed with the last agent that has it as a tool. `name` and `description`
+        are what the calling model sees, else the agent's own; for `approval` and `sequential` see `tool`.
+        """
+        shown = name if name is not None else self.name
+        told = description or self.description or f"Give a task to the agent {self.name!r}; it answers in text."
+        return agent_tool(self, name=shown, description=told, approval=approval, sequential=sequential)
+
     @property
     def events(self) -> Observable[AgentEvent]:
         """All events of all runs on this agent's bus, from now on; filter by `path[0]` where agents share it."""
@@ -247,6 +284,8 @@ class Agent:
         finally:  # also when the wait for the runs is cancelled: threads must not outlive the agent
             if self._runtime is not None:
                 self._runtime.pools.close()
+            for callee in self._callees():
+                await callee._give_back(self)
             if self._owns_store:
                 await self._store.aclose()
 
@@ -260,6 +299,9 @@ class Agent:
         if self._runtime is not None:
             await self._runtime.owner.drain(_SHUTDOWN_GRACE)
             await self._runtime.owner.aclose(CANCEL_GRACE)
+        for callee in self._callees():
+            if callee._users == {id(self)}:
+                await callee._close_connections()
         own = [model for chain in self._models.values() for model in chain]
         self._models.clear()
         for model in (*own, *models):
@@ -273,8 +315,9 @@ class Agent:
         if self._closed:
             raise AgentflowError(f"agent {self.name!r} is closed")
         request = request_of(input, fields)
+        run_id = str(uuid.uuid4())
         info = RunInfo(
-            run_id=str(uuid.uuid4()),
+            run_id=run_id,
             session=SessionKey(request.session_id or "", request.user_id),
             trace_id=secrets.token_hex(16),
             path=(self.name,),
@@ -283,8 +326,50 @@ class Agent:
             models=self._resolve(request.model),
             model_name=request.model or (self._model if isinstance(self._model, str) else ""),
             metadata=request.metadata,
+            chain_id=run_id,
         )
-        return Run(self._ready(), info, on_start=self._started, on_closed=self._ended)
+        runtime = self._ready()
+        limits = self._limits()
+        if limits is not runtime.limits:
+            runtime = replace(runtime, limits=limits)
+        return Run(runtime, info, on_start=self._started, on_closed=self._ended)
+
+    # -- agents as tools ---------------------------------------------------------------------------------
+
+    def lend(self) -> tuple[Runtime, tuple[ChatModel, ...], str]:
+        """See `nesting.Callee`."""
+        if self._closed:
+            raise AgentflowError(f"agent {self.name!r} is closed")
+        return self._ready(), self._resolve(None), self._model if isinstance(self._model, str) else ""
+
+    def _callees(self) -> Iterator["Agent"]:
+        for tool in self.tools:
+            if isinstance(tool, AgentTool) and isinstance(tool.agent, Agent):
+                yield tool.agent
+
+    def _limits(self, depth: int = 0) -> Limits:
+        """What the machine decides by, with the agents below; these are resolved, so that a missing key is told now."""
+        limits = self._ready().limits
+        sequential = frozenset(tool.name for tool in self.tools if tool.sequential)
+        children: dict[str, Limits] = {}
+        for tool in self.tools if depth < MAX_DEPTH else ():
+            if isinstance(tool, AgentTool) and isinstance(tool.agent, Agent):
+                tool.agent._users.add(id(self))
+                tool.agent.lend()
+                children[tool.name] = tool.agent._limits(depth + 1)
+        if not sequential and not children:
+            return limits
+        return msgspec.structs.replace(limits, sequential=sequential, children=children)
+
+    async def _give_back(self, user: "Agent") -> None:
+        """An agent that has this one as a tool is closed; with the last of them goes what this one has opened."""
+        self._users.discard(id(user))
+        if self._users or self._runs or self._closed:
+            return
+        await self._close_connections()
+        if self._runtime is not None:
+            self._runtime.pools.close()
+            self._runtime = None  # it may be used again, by itself or as a tool
 
     def _started(self, run: Run) -> None:
         if self._closed:
@@ -330,9 +415,8 @@ class Agent:
         return self._runtime
 
     def _make_runtime(self, settings: Settings) -> Runtime:
-        instructions, degraded, max_iterations, timeout, transforms, clock = self._given
-        if max_iterations is not None and max_iterations < 1:
-            raise ConfigError(f"max_iterations is {max_iterations}; an agent needs at least one model round")
+        instructions, degraded, transforms, clock = self._given
+        chain = _with_bounds(settings.chain, self._bounds)
         pools = Pools({name: (pool.size, pool.queue) for name, pool in settings.pools.items()})
         for tool in self.tools:
             pools.get(tool.pool)  # a pool that was not configured is told now, not by the first call
@@ -347,11 +431,18 @@ class Agent:
             clock=clock or LoopClock(),
             owner=TaskOwner(),
             limits=Limits(
-                max_iterations=max_iterations or settings.chain.max_iterations,
-                max_parallel_tools=settings.chain.max_parallel_tools,
+                max_iterations=chain.max_iterations,
+                max_parallel_tools=chain.max_parallel_tools,
+                max_round_calls=chain.max_round_calls,
+                max_tool_calls=chain.max_tool_calls,
+                token_budget=chain.token_budget,
+                max_corrections=settings.tools.corrections,
+                max_all_corrections=settings.tools.corrections_in_all,
                 degraded=settings.model.degraded if degraded is None else degraded,
+                questions=self._output is None,
             ),
-            timeout=settings.chain.timeout if timeout is None else timeout,
+            timeout=chain.timeout,
+            approval_timeout=chain.approval_timeout,
             window=settings.flow.window_ms / 1000,
             max_batch_bytes=settings.flow.max_bytes,
             run_log_bytes=settings.limits.run_log_bytes,
@@ -375,6 +466,15 @@ class Agent:
         if specs is not self._specs[0]:  # the registry gives the same tuple until a tool is added
             self._specs = (specs, estimate_tool_tokens(specs, self._tokenizer))
         return self._specs
+
+
+def _with_bounds(section: ChainSettings, bounds: dict[str, Any]) -> ChainSettings:
+    """The section with what the agent was given itself. Raises `ConfigError` for the first that is out of range."""
+    try:
+        return ChainSettings.model_validate(section.model_dump() | bounds)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigError(f"{first['loc'][0]} is {first['input']!r}; {first['msg'].lower()}") from None
 
 
 def _checked_options(options: ModelOptions | None) -> dict[str, Any]:

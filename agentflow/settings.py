@@ -140,10 +140,15 @@ class ProviderSettings(_Section):
 
 
 class ToolSettings(_Section):
-    """Packages whose tools are offered, and whether a model's notation is corrected ("lenient") or refused."""
+    """Packages whose tools are offered, and whether a model's notation is corrected ("lenient") or refused.
+
+    A model is told of calls it has got wrong in at most `corrections` rounds in a row, `corrections_in_all` of a run.
+    """
 
     packages: Names = ()
     validation: Literal["lenient", "strict"] = "lenient"
+    corrections: CountFromZero = 3
+    corrections_in_all: CountFromZero = 8
 
 
 class PoolSettings(_Section):
@@ -154,11 +159,19 @@ class PoolSettings(_Section):
 
 
 class ChainSettings(_Section):
-    """Bounds of one run; `timeout` in seconds."""
+    """Bounds of one run, with the agents below it; times in seconds, `token_budget` 0 for any number.
+
+    `max_round_calls` tool calls of one reply are run, `max_tool_calls` of a run. `approval_timeout` is how long a call
+    waits for a human's approval; the time in which a run waits for humans does not count in its `timeout`.
+    """
 
     max_iterations: Count = 15
     max_parallel_tools: Count = 16
+    max_round_calls: Count = 128
+    max_tool_calls: Count = 100
+    token_budget: CountFromZero = 0
     timeout: Duration = 600.0
+    approval_timeout: Duration = 86400.0
 
 
 class FlowSettings(_Section):

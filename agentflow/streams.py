@@ -10,6 +10,7 @@ import contextvars
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import Set as AbstractSet
 from typing import Any, Generic, Protocol, TypeVar
 
 from reactivex import Observable, abc
@@ -99,12 +100,13 @@ class TaskOwner:
                 {"message": f"task {task.get_name()!r} failed", "exception": error, "task": task}
             )
 
-    def cancel(self) -> None:
-        """Ask every task to end, once, but not the one that is calling.
+    def cancel(self, only: AbstractSet[asyncio.Task[Any]] | None = None) -> None:
+        """Ask every task, or `only` those, to end, once, but not the one that is calling.
 
         Asked again, a task that cleans up after the first time would be torn out of it.
         """
-        for task in self._tasks - self._asked - {asyncio.current_task()}:
+        asked = self._tasks if only is None else self._tasks & only
+        for task in asked - self._asked - {asyncio.current_task()}:
             self._asked.add(task)
             task.cancel()
 

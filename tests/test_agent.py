@@ -50,7 +50,7 @@ async def test_a_wrong_model_is_told_before_anything_begins():
         for begin in (agent.stream, agent.start):
             with pytest.raises(ConfigError, match="nonsense"):
                 begin("hello")
-        with pytest.raises(ConfigError, match="at least one model round"):
+        with pytest.raises(ConfigError, match="max_iterations is 0; input should be greater than 0"):
             Agent(model=ScriptedModel("hi"), max_iterations=0).stream("hello")
 
 

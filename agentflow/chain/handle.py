@@ -13,7 +13,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from agentflow.chain.run import Consumer, Run
-from agentflow.errors import AgentflowError, NotPendingError, RunCancelled, RunFailed
+from agentflow.errors import AgentflowError, RunCancelled, RunFailed
 from agentflow.event_log import Reader
 from agentflow.events import (
     AgentEvent,
@@ -29,6 +29,7 @@ from agentflow.events import (
     ToolRecord,
 )
 from agentflow.messages import Usage
+from agentflow.state import tool_records
 from agentflow.streams import TaskOwner, pump
 
 
@@ -37,7 +38,8 @@ class AgentReply:
     """A whole answer.
 
     `output` is the answer as an object of the type that `Agent(output=...)` asks for. The `result` of each of `tools`
-    is what the model got, its first line the status. `pending` holds what a suspended run waits for; `text` is then
+    is what the model got, its first line the status. `warnings` are the codes of the root's `warning` events, such as
+    `unsupported_success`. `pending` holds what a suspended run waits for; `text` is then
     what there is so far.
     """
 
@@ -48,6 +50,7 @@ class AgentReply:
     run_id: str
     state: State
     pending: tuple[QuestionEvent | ApprovalEvent, ...] = ()
+    warnings: tuple[str, ...] = ()
     output: Any = None
 
 
@@ -145,6 +148,7 @@ class AgentChain(Observable[AgentEvent]):
                     session_id=self.session_id,
                     run_id=self.run_id,
                     state=self.state,
+                    warnings=self._agent_run.chain_state.warnings,
                 )
             if terminal is not None:
                 raise end_error(terminal)
@@ -156,20 +160,21 @@ class AgentChain(Observable[AgentEvent]):
         pending: dict[str, QuestionEvent | ApprovalEvent] = {}
         reader = self._agent_run.reader()
         chain = self._agent_run.chain_state
+        waiting = self._agent_run.control.pending()
         while reader.after < self._agent_run.seq:
             for event in await reader.page():
                 if isinstance(event, QuestionEvent):
                     pending[event.question_id] = event
                 elif isinstance(event, ApprovalEvent):
                     pending[event.call_id] = event
-        waiting = {call.call.call_id for call in chain.round.calls if call.status == "waiting"} | {chain.question}
         return AgentReply(
             text=chain.round.text,
-            usage=chain.usage,
-            tools=(),
+            usage=self._agent_run.usage,
+            tools=tool_records(chain),
             session_id=self.session_id,
             run_id=self.run_id,
             state=self.state,
+            warnings=chain.warnings,
             pending=tuple(event for target, event in pending.items() if target in waiting),
         )
 
@@ -211,25 +216,35 @@ class AgentChain(Observable[AgentEvent]):
         """
         self._agent_run.cancel(reason)
 
-    def answer(self, text: str, question_id: str | None = None) -> None:
-        """Answer the question the run is suspended on. Raises `NotPendingError` if there is none."""
-        raise self._nothing_pending("question", question_id)
+    def answer(self, text: str, question_id: str | None = None, *, by: str | None = None) -> None:
+        """Answer a question the run has asked; the only open one if none is named.
 
-    def approve(self, call_id: str, arguments_hash: str | None = None) -> None:
-        """Let the tool call run that waits for it. Raises `NotPendingError` if it does not wait."""
-        raise self._nothing_pending("approval", call_id)
+        Questions of agents below the root are answered here too. `by` names who answered, for the log. Like all
+        decisions it returns at once, from any thread, and the run goes on; the first one on a question or call counts.
+        Raises `NotPendingError` where nothing waits for it.
+        """
+        self._agent_run.decide(self._agent_run.control.answer(text, question_id, by))
 
-    def reject(self, call_id: str, why: str = "") -> None:
-        """Refuse the tool call that waits for approval. Raises `NotPendingError` if it does not wait."""
-        raise self._nothing_pending("approval", call_id)
+    def approve(self, call_id: str, arguments_hash: str | None = None, *, by: str | None = None) -> None:
+        """Let the tool call run that waits for approval.
 
-    def amend(self, call_id: str, arguments: dict[str, Any]) -> None:
-        """Give the tool call that waits for approval other arguments. Raises `NotPendingError` likewise."""
-        raise self._nothing_pending("approval", call_id)
+        Give the `arguments_hash` of the `approval` event that was looked at: should the call have other arguments by
+        now, `NotPendingError` is raised, as it is when nothing waits.
+        """
+        self._agent_run.decide(self._agent_run.control.approve(call_id, arguments_hash, by))
 
-    def _nothing_pending(self, what: str, target: str | None) -> NotPendingError:
-        named = f" {target!r}" if target else ""
-        return NotPendingError(f"run {self.run_id!r} ({self.state}) waits for no {what}{named}")
+    def reject(self, call_id: str, why: str = "", *, by: str | None = None) -> None:
+        """Do not let the tool call run that waits for approval; the model is told why. Raises `NotPendingError`."""
+        self._agent_run.decide(self._agent_run.control.reject(call_id, why, by))
+
+    def amend(self, call_id: str, arguments: dict[str, Any], *, by: str | None = None) -> None:
+        """Give a tool call other arguments: one that waits for approval, which it thereby has, or one that runs.
+
+        A running call is stopped (`tool_error` with the status `amended`), what it has streamed is void, and it
+        begins again; one that cannot be stopped ends as `unknown_outcome` unless its tool is idempotent. Raises
+        `ToolArgumentsError` for arguments that do not fit the tool, `NotPendingError` if no such call is open.
+        """
+        self._agent_run.decide(self._agent_run.control.amend(call_id, arguments, by))
 
 
 class EventIterator:

@@ -1,4 +1,4 @@
-"""The model calls of one run: requests, replies, and further attempts after one that failed.
+"""The model calls of one chain: requests, replies, and further attempts after one that failed.
 
 A failed attempt is made void (`rollback`) and made again: at the same model as its policy says, then at the next
 model of the chain. Whether an error passes by itself is for `models.resilience` to say.
@@ -7,7 +7,7 @@ model of the chain. Whether an error passes by itself is for `models.resilience`
 import asyncio
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -33,22 +33,22 @@ from agentflow.models.base import (
     ModelRequest,
     estimate_message_tokens,
 )
-from agentflow.state import CallModel, RunState, turn_messages
+from agentflow.state import TOKENS_NOTICE, CallModel, Command, Notice, RunState, turn_messages
 
 _NO_CALL = (0, 0, 0)
 _FAIRNESS = 64  # chunks after which the loop is given to others, should the model never wait itself
 
 
 class ModelCalls:
-    """Calls the run's models. One call is open at a time."""
+    """Calls the chain's models. One call is open at a time. `call_ids` are those in use in the whole run."""
 
-    def __init__(self, work: Work, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, work: Work, call_ids: set[str], chance: Callable[[], float] = random.random) -> None:
         self._work = work
         self._clock = work.runtime.clock
         self._chance = chance
         self._history: tuple[Message, ...] = ()
         self._history_tokens = 0
-        self._call_ids: set[str] = set()
+        self._call_ids = call_ids
         self._position = 0  # in the chain of models: one that was given up stays so for this run
         self._failures: list[str] = []  # what was given up, and why
         self._tries = 0  # attempts at the current model in this round
@@ -59,29 +59,42 @@ class ModelCalls:
         """What the conversation holds so far; call ids in it are not used again."""
         self._history = history
         self._history_tokens = self._tokens_of(history)
-        self._call_ids = {call.call_id for message in history for call in message.tool_calls}
+        self._call_ids.update(call.call_id for message in history for call in message.tool_calls)
 
     def open_usage(self, state: RunState) -> Usage:
         """An estimate of what a call that is being broken off has used."""
-        root = state.root
+        chain = self._work.chain(state)
         iteration, attempt, input_tokens = self._open_call
-        if root.state is not State.AWAITING_MODEL or (root.iteration, root.round.attempt) != (iteration, attempt):
+        if chain.state is not State.AWAITING_MODEL or (chain.iteration, chain.round.attempt) != (iteration, attempt):
             return Usage()
         count = self._work.runtime.count_tokens
-        output = count(root.round.text) + count(root.round.reasoning)
+        output = count(chain.round.text) + count(chain.round.reasoning)
         return Usage(input_tokens=input_tokens, output_tokens=output, estimated=True)
 
-    def prepare(self, command: CallModel, state: RunState) -> tuple[AgentEvent, Action]:
-        """The `model_start` of a call, and the call itself."""
+    def give_up(self, state: RunState) -> None:
+        """The chain is void: what its open call has used is not."""
+        self.void += self.open_usage(state)
+
+    def prepare(
+        self, command: CallModel, state: RunState, void: Usage
+    ) -> tuple[Sequence[AgentEvent | Command], Action | None]:
+        """The `model_start` of a call, and the call itself; or the end, where the run has no tokens left for it.
+
+        `void` is what attempts that failed have used. What open calls of other chains are expected to read counts as
+        used, so that chains which work at the same time do not all take the same rest.
+        """
         runtime, model = self._work.runtime, self._model
         if command.attempt == 1:
             self._tries = 0
         self._tries += 1
         tools, tool_tokens = runtime.describe_tools()
         system = (Message(role="system", content=runtime.instructions),) if runtime.instructions else ()
-        turn = self._work.info.with_pictures(turn_messages(state.root))
+        turn = self._work.info.with_pictures(turn_messages(self._work.chain(state)))
         request = ModelRequest(messages=(*system, *self._history, *turn), tools=tools, **self._options(command))
         estimate = tool_tokens + self._history_tokens + self._tokens_of((*system, *turn))
+        budget = state.limits.token_budget
+        if budget and estimate + _tokens_used(state, void) > budget and command.attempt == 1:
+            return (Notice(command.chain_id, TOKENS_NOTICE.format(limit=budget), "budget"),), None
         start = ModelStartEvent(
             provider=clean_text(str(getattr(model, "provider", "custom"))),
             model=clean_text(str(getattr(model, "name", self._work.info.model_name))),
@@ -90,7 +103,7 @@ class ModelCalls:
             input_tokens_estimate=estimate,
             **self._work.header(command.iteration),
         )
-        return start, partial(self._start, model, request, command, estimate)
+        return (start,), partial(self._start, model, request, command, estimate)
 
     def _tokens_of(self, messages: tuple[Message, ...]) -> int:
         return sum(estimate_message_tokens(message, self._work.runtime.count_tokens) for message in messages)
@@ -107,7 +120,8 @@ class ModelCalls:
 
     def _start(self, model: ChatModel, request: ModelRequest, command: CallModel, estimate: int) -> None:
         self._open_call = (command.iteration, command.attempt, estimate)
-        self._work.spawn(partial(self._call, model, request, command, estimate), "model call")
+        call = partial(self._call, model, request, command, estimate)
+        self._work.spawn(call, "model call", fail=self._work.fail)
 
     async def _call(self, model: ChatModel, request: ModelRequest, command: CallModel, estimate: int) -> None:
         reply = Reply(self._clock.monotonic())
@@ -219,6 +233,11 @@ class ModelCalls:
         self._work.warn("degraded", "; ".join(self._failures), {"kind": error.kind, "attempt": command.attempt})
         reply.calls, reply.finish_reason = [], "error"
         self._work.post(self._completed(reply, command, estimate))
+
+
+def _tokens_used(state: RunState, void: Usage) -> int:
+    used = state.usage + void
+    return used.input_tokens + used.output_tokens + sum(chain.estimate for chain in state.chains.values())
 
 
 def _joined(error: ModelError, failures: list[str]) -> AgentflowError:

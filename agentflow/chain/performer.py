@@ -1,108 +1,293 @@
-"""Performs the commands of one run, each in the place that knows how.
+"""Performs the commands of one run, each in the place that knows how, for its root and for the chains below it.
 
 It decides nothing: what follows from an event is in `state`, when it counts is up to the writer.
 """
 
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 
+from agentflow.chain.control import Control
 from agentflow.chain.model_calls import ModelCalls
+from agentflow.chain.nesting import AgentTool, answer_event, child_of, failure_event
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.chain.tool_calls import ToolCalls
+from agentflow.chain.transforms import Transforms
 from agentflow.chain.work import Work
-from agentflow.chain.writer import Action, Ending, Writer
+from agentflow.chain.writer import Action, Ending, Writer, closing_events
 from agentflow.errors import ModelOutputError
-from agentflow.events import MAX_EVENT_BYTES, AgentEvent, DeltaEvent, FinalEvent, ToolRecord, WarningEvent, encode
+from agentflow.events import (
+    MAX_EVENT_BYTES,
+    AgentEvent,
+    DeltaEvent,
+    FinalEvent,
+    InputEvent,
+    QuestionEvent,
+    State,
+    ToolRecord,
+    ToolStartEvent,
+    WarningEvent,
+    encode,
+    plain,
+)
 from agentflow.messages import Message, Usage
 from agentflow.state import (
+    Ask,
+    Call,
     CallModel,
     Command,
     CompleteTool,
+    Correct,
+    FailChild,
     Finish,
     Notice,
     RefuseTool,
     RunState,
     RunTool,
+    StopTool,
     tool_records,
 )
+from agentflow.streams import TaskOwner
 
 Prepared: TypeAlias = tuple[Sequence[AgentEvent | Command], Action | None]
 
+_AMENDED = "the call above this one was given other arguments while this one was open; it may have had its effect"
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one chain of the run consists of."""
+
+    work: Work
+    models: ModelCalls
+    tools: ToolCalls
+    transforms: tuple[Transforms, ...]
+    began: float
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.work.runtime
+
+    @property
+    def info(self) -> RunInfo:
+        return self.work.info
+
 
 class Performer:
-    """The commands of one run, and what its model and tool calls amount to at its end."""
+    """The commands of one run, and what its model and tool calls amount to at its end.
 
-    def __init__(self, runtime: Runtime, info: RunInfo, on_closed: Callable[[], None]) -> None:
-        self._runtime = runtime
+    `on_moved` is told, as (previous, current), when the root's state has changed.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        info: RunInfo,
+        *,
+        on_closed: Callable[[], None],
+        on_moved: Callable[[State, State], None],
+    ) -> None:
+        self._on_moved = on_moved
+        self.tasks = TaskOwner()
+        self._call_ids: set[str] = set()  # of the whole run: an id names one call
         self.writer = Writer(runtime, info, self, on_closed)
-        self.work = Work(runtime, info, self.writer)
-        self._models = ModelCalls(self.work)
-        self._tools = ToolCalls(self.work)
-        self._corrected = False
+        self.control = Control(lambda: self.writer.state, lambda chain: self._parts[chain].runtime, self.header)
+        self._root = self._make_part(runtime, info, ())
+        self._parts = {info.chain_id: self._root}
+
+    def _make_part(self, runtime: Runtime, info: RunInfo, above: tuple[Transforms, ...]) -> _Part:
+        work = Work(runtime, info, self.writer, self.tasks)
+        return _Part(
+            work=work,
+            models=ModelCalls(work, self._call_ids),
+            tools=ToolCalls(work, nest=self._nest, expire=self._expire),
+            transforms=(Transforms(runtime.transforms), *above),
+            began=runtime.clock.monotonic() if above else 0.0,
+        )
+
+    # -- the run as a whole ------------------------------------------------------------------------------
 
     def begin(self, history: tuple[Message, ...]) -> None:
         """What the conversation holds so far."""
-        self._models.begin(history)
+        self._root.models.begin(history)
+
+    def post(self, item: AgentEvent | Command | Ending) -> None:
+        """Hand something to the writer, behind the text of all chains that came before it."""
+        for part in self._parts.values():
+            part.work.flush()
+        self.writer.post(item)
 
     def end(self, ending: Ending) -> None:
         """End the run now: stop what runs, keep the text that has come."""
-        self.work.post(ending)
-        self.work.tasks.cancel()
+        self.post(ending)
+        self.tasks.cancel()
+
+    def _expire(self, call_id: str) -> None:
+        event = self.control.expire(call_id)
+        if event is not None:
+            self.post(event)
+
+    def open(self, opening: Callable[[], Any]) -> None:
+        """Begin the run with a task of its own."""
+        self._root.work.spawn(opening, "opening")
+
+    def close(self) -> None:
+        """The run is over: let go of everything; its tasks are asked to end."""
+        self._close_parts(tuple(self._parts))
+
+    # -- what the writer asks ----------------------------------------------------------------------------
 
     def warn(self, code: str, message: str, data: dict[str, Any]) -> None:
         """See `writer.Commands`."""
-        self.work.warn(code, message, data)
+        self._root.work.warn(code, message, data)
+
+    def header(self, chain_id: str) -> dict[str, Any]:
+        """See `writer.Commands`."""
+        return self._parts[chain_id].info.header()
+
+    def transform(self, event: AgentEvent) -> AgentEvent:
+        """See `writer.Commands`: an agent's own transforms first, then those of the agents that called it."""
+        part = self._parts.get(event.chain_id)
+        for transforms in part.transforms if part is not None else ():
+            event = transforms.apply(event)
+        return event
+
+    def moved(self, previous: State, current: State) -> None:
+        """See `writer.Commands`."""
+        self._on_moved(previous, current)
 
     def open_usage(self, state: RunState) -> Usage:
         """See `writer.Commands`: also what attempts that are void have used."""
-        return self._models.open_usage(state) + self._models.void
+        return sum((part.models.open_usage(state) for part in self._parts.values()), self._void)
+
+    @property
+    def _void(self) -> Usage:
+        return sum((part.models.void for part in self._parts.values()), Usage())
 
     def prepare(self, command: Command, state: RunState) -> Prepared:
         """See `writer.Commands`."""
+        part = self._parts[command.chain_id]
         match command:
             case CallModel():
-                start, action = self._models.prepare(command, state)
-                return (start,), action
+                return part.models.prepare(command, state, self._void)
             case RunTool():
-                return self._tools.prepare(command, state)
+                return part.tools.prepare(command, state)
             case RefuseTool():
-                return self._tools.refuse(command, state)
+                return part.tools.refuse(command, state), None
             case CompleteTool():
-                return self._tools.complete(command, state)
-            case Notice():
-                text = DeltaEvent(text=command.text, count=1, **self.work.header(state.root.iteration + 1))
-                return (text, Finish(command.chain_id, command.finish_reason)), None
-            case Finish():
-                return self._finish(command, state)
+                return part.tools.complete(command, state), None
+            case StopTool():
+                return self._stop(part, command, state)
+            case _:
+                return self._prepare_text(part, command, state)
 
-    def _finish(self, command: Finish, state: RunState) -> Prepared:
-        output = self._runtime.output
-        if output is not None and state.root.round.finish_reason == "refusal":
-            refusal = ModelOutputError(f"the model refused to answer: {state.root.round.text[:500]}")
-            return (), lambda: self.work.fail(refusal)
-        fault = output.fault(state.root.round.text) if output is not None and command.finish_reason == "stop" else None
-        if fault is None:
+    def _prepare_text(
+        self, part: _Part, command: Ask | Correct | Notice | FailChild | Finish, state: RunState
+    ) -> Prepared:
+        iteration = state.chain(command.chain_id).iteration
+        header = part.work.header(iteration)
+        match command:
+            case Ask():
+                question = QuestionEvent(
+                    question_id=str(uuid.uuid4()), text=command.text, options=command.options, **header
+                )
+                return (question,), None
+            case Correct():
+                return (WarningEvent(code=command.code, message=command.message, **header),), None
+            case Notice():
+                text = DeltaEvent(text=command.text, count=1, **part.work.header(iteration + 1))
+                return (text, Finish(command.chain_id, command.finish_reason)), None
+            case FailChild():
+                return self._fail_child(part, command, state), None
+            case Finish():
+                return self._finish(part, command, state)
+
+    # -- chains below the root ---------------------------------------------------------------------------
+
+    def _nest(self, parent: Work, tool: AgentTool, start: ToolStartEvent) -> Sequence[AgentEvent]:
+        """The events with which a call of an agent, and its chain, begin. Raises `ConfigError`."""
+        runtime, info = child_of(parent.info, tool, (start.arguments or {})["input"])
+        self._parts[info.chain_id] = self._make_part(runtime, info, self._parts[parent.info.chain_id].transforms)
+        text = InputEvent(
+            text=info.text,
+            user_id=info.session.user_id,
+            model=info.model_name,
+            metadata=plain(info.metadata),
+            tools_hash=runtime.tools.hash,
+            **info.header(),
+        )
+        return msgspec.structs.replace(start, child_chain_id=info.chain_id), text
+
+    def _calling(self, part: _Part, state: RunState) -> tuple[Call, dict[str, Any]] | None:
+        """The open call that this chain is, and what its closing event has in common; None if it is closed already."""
+        chain = state.chain(part.info.chain_id)
+        call = state.chain(chain.parent or "").find(chain.call_id or "")
+        if chain.parent is None or call is None or call.child != part.info.chain_id or call.status == "closed":
+            return None
+        elapsed = round((part.runtime.clock.monotonic() - part.began) * 1000, 3)
+        return call, self._parts[chain.parent].work.header(state.chain(chain.parent).iteration) | {
+            "duration_ms": elapsed
+        }
+
+    def _fail_child(self, part: _Part, command: FailChild, state: RunState) -> Sequence[AgentEvent]:
+        calling = self._calling(part, state)
+        return () if calling is None else (failure_event(calling[0], command.kind, command.message, calling[1]),)
+
+    def _stop(self, part: _Part, command: StopTool, state: RunState) -> Prepared:
+        call = part.work.chain(state).find(command.call_id)
+        if call is None or call.child is None:
+            return (), lambda: part.tools.stop(command.call_id)
+        below = state.below(call.child)
+        events = [
+            event
+            for chain_id in below
+            for open_call in state.chain(chain_id).open_calls()
+            for event in closing_events(open_call, "amended", _AMENDED, self.header(chain_id), state.chain(chain_id))
+        ]
+        amended = closing_events(call, "amended", _AMENDED, part.info.header(), part.work.chain(state))[-1]
+        for chain_id in below:
+            self._parts[chain_id].models.give_up(state)
+        return (*events, msgspec.structs.replace(amended, will_retry=True)), lambda: self._close_parts(below)
+
+    def _close_parts(self, chain_ids: Sequence[str]) -> None:
+        for chain_id in chain_ids:
+            self._parts[chain_id].work.close()
+            self._parts[chain_id].tools.close()
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def _finish(self, part: _Part, command: Finish, state: RunState) -> Prepared:
+        chain, output = state.chain(command.chain_id), part.runtime.output
+        if output is not None and chain.round.finish_reason == "refusal":
+            refusal = ModelOutputError(f"the model refused to answer: {chain.round.text[:500]}")
+            return (), lambda: part.work.fail(refusal)
+        fault = output.fault(chain.round.text) if output is not None and command.finish_reason == "stop" else None
+        if fault is not None:
+            if "output_invalid" in chain.warnings or chain.iteration >= chain.limits.max_iterations:
+                error = ModelOutputError(f"the answer does not have the form that was asked for: {fault}")
+                return (), lambda: part.work.fail(error)
+            message = (
+                f"Your answer does not have the form that was asked for. {fault} Answer again, with that JSON only."
+            )
+            return (Correct(command.chain_id, "output_invalid", message),), None
+        if part is self._root:
             return (self._final(command, state),), None
-        if self._corrected or state.root.iteration >= self._runtime.limits.max_iterations:
-            error = ModelOutputError(f"the answer does not have the form that was asked for: {fault}")
-            return (), lambda: self.work.fail(error)
-        self._corrected = True
-        message = f"Your answer does not have the form that was asked for. {fault} Answer again, with that JSON only."
-        header = self.work.header(state.root.iteration)
-        return (WarningEvent(code="output_invalid", message=message, **header),), None
+        calling = self._calling(part, state)
+        return () if calling is None else (answer_event(calling[0], chain, command.finish_reason, calling[1]),), None
 
     def _final(self, command: Finish, state: RunState) -> FinalEvent:
         chain = state.root
         event = FinalEvent(
             text=chain.round.text,
             finish_reason=command.finish_reason,
-            usage=chain.usage + self._models.void,
+            usage=state.usage + self._void,
             iterations=chain.iteration,
             tools=tool_records(chain),
             duration_ms=self.writer.elapsed_ms(),
-            **self.work.header(chain.iteration),
+            **self._root.work.header(chain.iteration),
         )
         return _fit(event)
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import get_args
 
+from agentflow.chain.control import Control
 from agentflow.chain.output import Output
 from agentflow.chain.performer import Performer
 from agentflow.chain.runtime import RunInfo, Runtime
@@ -16,9 +17,9 @@ from agentflow.chain.tool_calls import SESSIONS_IN_USE
 from agentflow.chain.writer import Ending
 from agentflow.errors import AgentflowError, RequestError, SessionBusyError, StoreError
 from agentflow.event_log import Reader
-from agentflow.events import CancelReason, InputEvent, State, TerminalEvent, plain
-from agentflow.messages import Message
-from agentflow.state import ChainState
+from agentflow.events import CancelReason, InputEvent, ResolvedEvent, State, TerminalEvent, plain
+from agentflow.messages import Message, Usage
+from agentflow.state import TERMINAL_STATES, ChainState
 from agentflow.stores.base import Session
 from agentflow.streams import CANCEL_GRACE, Inbox, Timer, is_cancelled
 
@@ -65,10 +66,12 @@ class Run:
         self._on_start = on_start
         self._on_closed = on_closed
         self._consumers = 0
-        self._inbox: Inbox[CancelReason | None] | None = None
+        self._inbox: Inbox[CancelReason | ResolvedEvent | None] | None = None
         self._cancelled_before: CancelReason | None = None
         self._timer: Timer | None = None
-        self._performer = Performer(runtime, info, self._closed)
+        self._time_left = runtime.timeout
+        self._resumed_at = 0.0
+        self._performer = Performer(runtime, info, on_closed=self._closed, on_moved=self._moved)
         self._writer = self._performer.writer
         self.info = info
         self.detached = False
@@ -92,6 +95,16 @@ class Run:
     def chain_state(self) -> ChainState:
         """What is known of the root chain."""
         return self._writer.state.root
+
+    @property
+    def usage(self) -> Usage:
+        """What the model calls of all its chains have used so far."""
+        return self._writer.state.usage
+
+    @property
+    def control(self) -> Control:
+        """What makes the events of human decisions; `decide` hands them on."""
+        return self._performer.control
 
     @property
     def seq(self) -> int:
@@ -119,7 +132,15 @@ class Run:
         if self._inbox is not None:
             self._inbox.put(None)
 
-    def _receive(self, reason: CancelReason | None) -> None:
+    def decide(self, event: ResolvedEvent) -> None:
+        """A human has decided. Thread-safe."""
+        if self._inbox is not None:
+            self._inbox.put(event)
+
+    def _receive(self, reason: CancelReason | ResolvedEvent | None) -> None:
+        if isinstance(reason, ResolvedEvent):
+            self._performer.post(reason)
+            return
         if reason is None:
             self._consumers -= 1
             if self._consumers or self.detached or self.state is State.SUSPENDED:
@@ -146,8 +167,25 @@ class Run:
         if self._cancelled_before is not None:
             self._writer.post(Ending(reason=self._cancelled_before))
             return
-        self._timer = self._runtime.clock.call_later(self._runtime.timeout, lambda: self._receive("timeout"))
-        self._performer.work.spawn(self._open, "opening")
+        self._start_timer()
+        self._performer.open(self._open)
+
+    def _start_timer(self) -> None:
+        self._resumed_at = self._runtime.clock.monotonic()
+        self._timer = self._runtime.clock.call_later(self._time_left, lambda: self._receive("timeout"))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _moved(self, previous: State, current: State) -> None:
+        """The time in which a run waits for humans is not its own."""
+        if current is State.SUSPENDED:
+            self._stop_timer()
+            self._time_left -= self._runtime.clock.monotonic() - self._resumed_at
+        elif previous is State.SUSPENDED and current not in TERMINAL_STATES:
+            self._start_timer()
 
     def cancel(self, reason: CancelReason = "user") -> None:
         """End the run: at once on the loop's thread, as soon as the loop comes to it from another. Idempotent."""
@@ -187,7 +225,7 @@ class Run:
             await self._runtime.store.close_session(self.info.session, self.info.run_id, None)
             return
         self._performer.begin(history)
-        self._performer.work.post(
+        self._performer.post(
             InputEvent(
                 text=self.info.text,
                 user_id=self.info.session.user_id,
@@ -201,15 +239,14 @@ class Run:
 
     def _closed(self) -> None:
         """The run has its end, or its writer had to stop: let go of everything."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._performer.work.close()
-        if len(self._performer.work.tasks):
+        self._stop_timer()
+        self._performer.close()
+        if len(self._performer.tasks):
             self._runtime.owner.spawn(self._clear(), name=f"agentflow end of {self.info.run_id}")
         self._on_closed(self)
 
     async def _clear(self) -> None:
-        self._runtime.owner.abandoned += await self._performer.work.tasks.aclose(_GRACE)
+        self._runtime.owner.abandoned += await self._performer.tasks.aclose(_GRACE)
 
 
 def _history(session: Session) -> tuple[Message, ...]:

@@ -28,7 +28,8 @@ Transform: TypeAlias = Callable[[AgentEvent], AgentEvent]
 class Runtime:
     """Shared by all runs of one agent. `owner` owns the tasks that outlive a run's own, such as its writer.
 
-    `timeout` is in seconds, for a whole run; `run_log_bytes` bounds the encoded events of one run. `request_options`
+    `timeout` is in seconds, for a whole run but its suspended time; `approval_timeout` after which an approval expires;
+    `run_log_bytes` bounds the encoded events of one run. `request_options`
     are the fields of a `ModelRequest` besides messages and tools. `describe_tools` gives the tools as a model sees
     them and the estimate of their tokens.
     """
@@ -44,6 +45,7 @@ class Runtime:
     owner: TaskOwner
     limits: Limits = field(default_factory=Limits)
     timeout: float = 600.0
+    approval_timeout: float = 86400.0
     window: float = WINDOW_SECONDS
     max_batch_bytes: int = MAX_BATCH_BYTES
     run_log_bytes: int = 16 * 1024 * 1024
@@ -58,9 +60,9 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """One run: who asked what of which models, tried in turn; `text` is the words of `content`.
+    """One chain of a run: who asked what of which models, tried in turn; `text` is the words of `content`.
 
-    The root chain's id is the run's.
+    The root chain's id is the run's, and it has no parent.
     """
 
     run_id: str
@@ -72,12 +74,15 @@ class RunInfo:
     models: tuple[ChatModel, ...]
     model_name: str
     metadata: dict[str, Any]
+    chain_id: str
+    parent_chain_id: str | None = None
 
     def header(self) -> dict[str, Any]:
-        """The common fields of the root chain's events, but for `iteration` and what the writer stamps."""
+        """The common fields of this chain's events, but for `iteration` and what the writer stamps."""
         return {
             "run_id": self.run_id,
-            "chain_id": self.run_id,
+            "chain_id": self.chain_id,
+            "parent_chain_id": self.parent_chain_id,
             "session_id": self.session.session_id,
             "path": self.path,
             "trace_id": self.trace_id,

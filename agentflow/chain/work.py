@@ -1,4 +1,4 @@
-"""The work of one run: its tasks, and their one way to the writer.
+"""The work of one chain of a run: its tasks, and their one way to the writer.
 
 What is worked on is in `model_calls` and `tool_calls`; here is what both need.
 """
@@ -15,6 +15,7 @@ from agentflow.errors import AgentflowError, ModelError, StoreError
 from agentflow.events import AgentEvent, Channel, DeltaEvent, RunError, WarningEvent
 from agentflow.messages import clean_text
 from agentflow.operators import MicroBatch
+from agentflow.state import ChainState, Command, FailChild, RunState
 from agentflow.streams import TaskOwner, is_cancelled
 
 logger = logging.getLogger(__name__)
@@ -26,29 +27,39 @@ _MAX_MESSAGE = 2000  # characters of an error that an event carries
 
 
 class Work:
-    """Tasks of a run end with it; what they still bring then is dropped."""
+    """Tasks of a chain end with it; what they still bring then is dropped."""
 
-    def __init__(self, runtime: Runtime, info: RunInfo, writer: Writer) -> None:
+    def __init__(self, runtime: Runtime, info: RunInfo, writer: Writer, tasks: TaskOwner) -> None:
+        """`tasks` owns those of the whole run."""
         self.runtime = runtime
         self.info = info
         self.writer = writer
-        self.tasks = TaskOwner()
+        self._owner = tasks
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.closed = False
         self._batch: MicroBatch[BatchKey] = MicroBatch(
             self._post_delta, clock=runtime.clock, window=runtime.window, max_bytes=runtime.max_batch_bytes
         )
 
+    def chain(self, state: RunState) -> ChainState:
+        """What `state` holds of the chain."""
+        return state.chain(self.info.chain_id)
+
     def header(self, iteration: int | None = None) -> dict[str, Any]:
-        """The common fields of an event of the root chain; of its current round if none is named."""
-        current = self.writer.state.root.iteration if iteration is None else iteration
+        """The common fields of an event of the chain; of its current round if none is named."""
+        current = self.writer.state.chain(self.info.chain_id).iteration if iteration is None else iteration
         return self.info.header() | {"iteration": current}
 
-    def post(self, item: AgentEvent | Ending) -> None:
+    def post(self, item: AgentEvent | Command | Ending) -> None:
         """Hand something to the writer, behind the text that came before it."""
         self._batch.close()
-        self.writer.post(item)
+        if not self.closed:
+            self.writer.post(item)
 
     def say(self, key: BatchKey, text: str, count: int) -> None:
         """Text of a model, to be joined with what comes shortly after it."""
+        if self.closed:
+            return
         self._batch.push(key, text, count)
 
     def warn(self, code: str, message: str, data: dict[str, Any]) -> None:
@@ -56,6 +67,13 @@ class Work:
         self.post(WarningEvent(code=code, message=message, data=data, **self.header()))
 
     def fail(self, error: AgentflowError) -> None:
+        """End the chain with `error`: the run, or the call of the agent that this chain is."""
+        if self.info.parent_chain_id is None:
+            self.fail_run(error)
+        else:
+            self.post(FailChild(self.info.chain_id, kind=error.kind, message=text_of(error)))
+
+    def fail_run(self, error: AgentflowError) -> None:
         """End the run with `error`."""
         self.post(Ending(error=RunError(kind=error.kind, message=text_of(error), retryable=error.retryable)))
 
@@ -66,16 +84,20 @@ class Work:
             await self.writer.accepted()
 
     def close(self) -> None:
-        """The run is over: no timer and no task of it goes on."""
+        """The chain is over: no timer and no task of it goes on, and what they still bring is dropped."""
+        self.closed = True
         self._batch.close()
-        self.tasks.cancel()
+        self._owner.cancel(self._tasks)
 
-    def spawn(self, job: Job, what: str) -> None:
-        """Start a task of the run."""
-        self.tasks.spawn(self._guard(job, what), name=f"agentflow {what} of {self.info.run_id}")
+    def spawn(self, job: Job, what: str, *, fail: Callable[[AgentflowError], None] | None = None) -> None:
+        """Start a task of the chain; what it raises is given to `fail`, and ends the run if there is none."""
+        guarded = self._guard(job, what, fail or self.fail_run)
+        task = self._owner.spawn(guarded, name=f"agentflow {what} of {self.info.run_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _guard(self, job: Job, what: str) -> None:
-        """A run never waits for a task that has died: whatever ends one ends the run.
+    async def _guard(self, job: Job, what: str, fail: Callable[[AgentflowError], None]) -> None:
+        """A run never waits for a task that has died: whatever ends one ends the run, or its chain.
 
         The coroutine is made here, since a task that is cancelled before its first step would never await it.
         """
@@ -83,23 +105,31 @@ class Work:
             await job()
         except asyncio.CancelledError:
             if not is_cancelled():
-                self.fail(ModelError(f"the {what} cancelled itself"))  # nobody asked for it: a fault of its own
+                fail(ModelError(f"the {what} cancelled itself"))  # nobody asked for it: a fault of its own
                 return
-            if not self.writer.ending:  # not we: the loop is closing, or somebody cancels what is not theirs
+            if (
+                not self.writer.ending and not self.closed
+            ):  # not we: the loop is closing, or somebody cancels what is not theirs
                 self.writer.stop(StoreError(f"run {self.info.run_id!r}: its {what} was cancelled from outside"))
             raise
         except MemoryError as error:
-            self.fail(AgentflowError(f"out of memory in the {what}: {error}"))
+            self.fail_run(AgentflowError(f"out of memory in the {what}: {error}"))
         except AgentflowError as error:
-            self.fail(error)
+            fail(error)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             # The event carries one line; whoever wrote what raised needs the rest.
             logger.warning("run %s: the %s raised", self.info.run_id, what, exc_info=error)
-            self.fail(ModelError(f"the {what} raised {type(error).__name__}: {text_of(error)}"))
+            fail(ModelError(f"the {what} raised {type(error).__name__}: {text_of(error)}"))
+
+    def flush(self) -> None:
+        """Hand on the text that is held back."""
+        self._batch.close()
 
     def _post_delta(self, key: BatchKey, text: str, count: int) -> None:
+        if self.closed:
+            return
         iteration, attempt, channel = key
         header = self.header(iteration)
         for position, piece in enumerate(pieces(text)):

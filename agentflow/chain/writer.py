@@ -9,7 +9,7 @@ It is a task only while there is something to write, so a run that waits costs n
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeAlias
@@ -17,10 +17,8 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from agentflow.chain.runtime import RunInfo, Runtime
-from agentflow.chain.transforms import Transforms
 from agentflow.errors import AgentflowError, InvalidTransition, StoreError, TransformError
 from agentflow.events import (
-    TERMINAL_TYPES,
     AgentEvent,
     CancelledEvent,
     CancelReason,
@@ -28,20 +26,25 @@ from agentflow.events import (
     Event,
     FailedEvent,
     RunError,
+    State,
     StateEvent,
     TerminalEvent,
     ToolErrorEvent,
     ToolStartEvent,
+    ToolStatus,
     encode,
     stamp,
 )
 from agentflow.messages import Usage, unpaired
-from agentflow.state import Call, Command, RunState, kept_messages, reduce
+from agentflow.state import Call, ChainState, Change, Command, RunState, kept_messages, reduce, state_changes
 from agentflow.stores.base import Turn
 
 logger = logging.getLogger(__name__)
 
 Action: TypeAlias = Callable[[], None]
+Item: TypeAlias = "AgentEvent | Command | Ending"
+
+_CUT_OFF = "the run ended before this call did; it may or may not have had its effect"
 
 MAX_WAITING = 1000  # events in the inbox over which producers are asked to wait
 
@@ -69,6 +72,18 @@ class Commands(Protocol):
         """Something about this run's surroundings should be noted in its log."""
         ...
 
+    def header(self, chain_id: str) -> dict[str, Any]:
+        """The common fields of a chain's events, but for `iteration` and what the writer stamps."""
+        ...
+
+    def transform(self, event: AgentEvent) -> AgentEvent:
+        """The event as the transforms of its chain make it."""
+        ...
+
+    def moved(self, previous: State, current: State) -> None:
+        """The root chain's state has changed, and the log has accepted it."""
+        ...
+
 
 class _Draft:
     """A batch while it is made: the state it leads to, its events, and what follows its acceptance."""
@@ -92,8 +107,7 @@ class Writer:
         self._info = info
         self._commands = commands
         self._on_closed = on_closed
-        self._transforms = Transforms(runtime.transforms)
-        self._inbox: deque[AgentEvent | Ending] = deque()
+        self._inbox: deque[Item] = deque()
         self._followers: set[asyncio.Future[None]] = set()
         self._writing = False
         self._ending = False
@@ -128,8 +142,11 @@ class Writer:
         """Milliseconds since the run began."""
         return round((self._runtime.clock.monotonic() - self._began) * 1000, 3)
 
-    def post(self, item: AgentEvent | Ending) -> None:
-        """Something happened. What comes after the end is dropped; after an ending, only what preceded it counts."""
+    def post(self, item: Item) -> None:
+        """Something happened, or is to be done.
+
+        What comes after the end is dropped; after an ending, only what preceded it counts.
+        """
         if self.closed:
             return
         self._ending = self._ending or isinstance(item, Ending)
@@ -219,7 +236,7 @@ class Writer:
         await self._append(draft)
         self._accept(draft)
 
-    def _take(self, draft: _Draft, item: AgentEvent | Ending) -> None:
+    def _take(self, draft: _Draft, item: Item) -> None:
         try:
             if isinstance(item, Ending):
                 self._end(draft, item)
@@ -233,13 +250,13 @@ class Writer:
             message = f"an internal error ended the run: {type(error).__name__}"
             self._end(draft, Ending(error=RunError(kind="internal", message=message)))
 
-    def _fold(self, draft: _Draft, event: AgentEvent) -> None:
-        """Take an event and all that follows from it without an await, in order."""
-        work: deque[AgentEvent | Command] = deque([event])
+    def _fold(self, draft: _Draft, cause: AgentEvent | Command) -> None:
+        """Take an event or a command and all that follows from it without an await, in order."""
+        work: deque[AgentEvent | Command] = deque([cause])
         while work:
             item = work.popleft()
             if isinstance(item, Event):
-                work.extend(self._reduce(draft, self._transforms.apply(item)))
+                work.extend(self._reduce(draft, self._commands.transform(item)))
                 continue
             events, action = self._commands.prepare(item, draft.state)
             work.extendleft(reversed(events))
@@ -248,7 +265,7 @@ class Writer:
 
     def _reduce(self, draft: _Draft, event: AgentEvent) -> Sequence[Command]:
         size = len(encode(event))  # first of all: what cannot be written must not have been taken
-        before = draft.state.chain(event.chain_id).state
+        before = draft.state
         try:
             state, commands = reduce(draft.state, event)
         except InvalidTransition:
@@ -257,23 +274,23 @@ class Writer:
             return ()
         draft.state = state
         draft.size += size
-        after = state.chain(event.chain_id).state
-        changes = [self._state_event(event, before, after)] if before is not after else []
-        # A state event follows its cause, but the terminal event is always the last.
-        for item in (*changes, event) if event.type in TERMINAL_TYPES else (event, *changes):
+        # A state event follows its cause, but stands before it where the cause is a chain's end.
+        ends, moves = state_changes(before, state) if state is not before else ((), ())
+        for item in (*self._state_events(event, ends, state), event, *self._state_events(event, moves, state)):
             self._number(draft, item)
         if isinstance(event, TerminalEvent):
             draft.terminal = event
         return commands
 
-    def _state_event(self, cause: AgentEvent, before: Any, after: Any) -> StateEvent:
-        return StateEvent(
-            **self._info.header(),
-            iteration=cause.iteration,
-            previous=before,
-            current=after,
-            reason=cause.type.value,
-        )
+    def _state_events(self, cause: AgentEvent, changes: Sequence[Change], state: RunState) -> Iterator[StateEvent]:
+        for chain_id, previous, current in changes:
+            yield StateEvent(
+                **self._commands.header(chain_id),
+                iteration=cause.iteration if chain_id == cause.chain_id else state.chain(chain_id).iteration,
+                previous=previous,
+                current=current,
+                reason=cause.type.value,
+            )
 
     def _number(self, draft: _Draft, event: AgentEvent) -> None:
         stamp(event, self.seq + len(draft.events) + 1, draft.ts)
@@ -283,13 +300,15 @@ class Writer:
 
     def _end(self, draft: _Draft, ending: Ending) -> None:
         """Close what is open, then end. The results of calls that are still running come too late from here on."""
+        for chain_id in draft.state.open_chains():
+            chain = draft.state.chain(chain_id)
+            for call in chain.open_calls():
+                for event in closing_events(call, "cancelled", _CUT_OFF, self._commands.header(chain_id), chain):
+                    self._reduce(draft, event)
         chain = draft.state.root
-        for call in chain.round.calls if chain.rounds else ():
-            if call.status != "closed":
-                self._close_call(draft, call)
         fields = self._info.header() | {
             "iteration": chain.iteration,
-            "usage": chain.usage + self._commands.open_usage(draft.state),
+            "usage": draft.state.usage + self._commands.open_usage(draft.state),
             "duration_ms": self.elapsed_ms(),
         }
         if ending.error is not None:
@@ -298,29 +317,6 @@ class Writer:
             self._reduce(draft, CancelledEvent(reason=ending.reason, **fields))
         if draft.terminal is None:
             raise RuntimeError(f"run {self._info.run_id!r} cannot end in state {draft.state.root.state}")
-
-    def _close_call(self, draft: _Draft, call: Call) -> None:
-        fields = self._info.header() | {"iteration": draft.state.root.iteration, "tool": call.call.name}
-        attempt = call.attempt if call.started else call.attempt + 1
-        if not call.started:
-            start = ToolStartEvent(
-                call_id=call.call.call_id,
-                arguments=call.arguments if call.arguments is not None else readable(call.call.raw_arguments),
-                raw_arguments=call.call.raw_arguments,
-                attempt=attempt,
-                **fields,
-            )
-            self._reduce(draft, start)
-        message = "the run ended before this call did; it may or may not have had its effect"
-        error = ToolErrorEvent(
-            call_id=call.call.call_id,
-            attempt=attempt,
-            status="cancelled",
-            error=ErrorInfo(kind="cancelled", message=message),
-            result=f"[error: cancelled]\n{message}",
-            **fields,
-        )
-        self._reduce(draft, error)
 
     async def _keep_turn(self, draft: _Draft) -> None:
         """Store the turn and free the session, before the terminal event can be seen: the one write point."""
@@ -346,12 +342,14 @@ class Writer:
                 raise
 
     def _accept(self, draft: _Draft) -> None:
-        self.state = draft.state
+        previous, self.state = self.state.root.state, draft.state
         self.seq = draft.events[-1].seq
         self.terminal = draft.terminal
         self._bytes += draft.size
         self._runtime.bus.publish(draft.events, self._commands.warn)
         self._wake()
+        if self.state.root.state is not previous:
+            self._commands.moved(previous, self.state.root.state)
         if self.terminal is not None:
             self._inbox.clear()
             self._on_closed()
@@ -367,6 +365,26 @@ class Writer:
 
 def _timestamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def closing_events(
+    call: Call, status: ToolStatus, message: str, header: Mapping[str, Any], chain: ChainState
+) -> Sequence[AgentEvent]:
+    """How an open call is closed from outside: its `tool_start` where it has none, and its `tool_error`."""
+    fields = dict(header) | {"iteration": chain.iteration, "call_id": call.call.call_id, "tool": call.call.name}
+    attempt = call.attempt if call.started else call.attempt + 1
+    error = ToolErrorEvent(
+        attempt=attempt,
+        status=status,
+        error=ErrorInfo(kind=status, message=message),
+        result=f"[error: {status}]\n{message}",
+        **fields,
+    )
+    if call.started:
+        return (error,)
+    arguments = call.arguments if call.arguments is not None else readable(call.call.raw_arguments)
+    raw = call.call.raw_arguments
+    return (ToolStartEvent(arguments=arguments, raw_arguments=raw, attempt=attempt, **fields), error)
 
 
 def readable(raw_arguments: str) -> dict[str, Any] | None:

@@ -4,25 +4,45 @@ from agentflow.state.chains import (
     TERMINAL_STATES,
     Call,
     ChainState,
+    Change,
     Limits,
     Round,
     RunState,
     kept_messages,
+    state_changes,
     tool_records,
     turn_messages,
 )
-from agentflow.state.commands import CallModel, Command, CompleteTool, Finish, Notice, RefuseTool, RunTool
+from agentflow.state.commands import (
+    Ask,
+    CallModel,
+    Command,
+    CompleteTool,
+    Correct,
+    FailChild,
+    Finish,
+    Notice,
+    RefuseTool,
+    RunTool,
+    StopTool,
+)
 from agentflow.state.reducer import reduce
+from agentflow.state.rounds import TOKENS_NOTICE
 from agentflow.state.table import TABLE, diagram
 
 __all__ = [
     "TABLE",
     "TERMINAL_STATES",
+    "TOKENS_NOTICE",
+    "Ask",
     "Call",
     "CallModel",
     "ChainState",
+    "Change",
     "Command",
     "CompleteTool",
+    "Correct",
+    "FailChild",
     "Finish",
     "Limits",
     "Notice",
@@ -30,9 +50,11 @@ __all__ = [
     "Round",
     "RunState",
     "RunTool",
+    "StopTool",
     "diagram",
     "kept_messages",
     "reduce",
+    "state_changes",
     "tool_records",
     "turn_messages",
 ]

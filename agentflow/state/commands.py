@@ -46,12 +46,47 @@ class CompleteTool:
 
 
 @dataclass(frozen=True, slots=True)
+class StopTool:
+    """Stop the call where it runs: it is to be started again with the arguments that it was amended to."""
+
+    chain_id: str
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the user what the model asked in its reply's text."""
+
+    chain_id: str
+    text: str
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """Tell the model, as by its user, what is wrong with its answer, under a warning's code."""
+
+    chain_id: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """End the chain with a text of the framework's own, told as one more iteration."""
 
     chain_id: str
     text: str
     finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class FailChild:
+    """End a chain that is no root with an error: asked for by what it is made of, not by the machine."""
+
+    chain_id: str
+    kind: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +97,7 @@ class Finish:
     finish_reason: FinishReason
 
 
-Command: TypeAlias = CallModel | RunTool | RefuseTool | CompleteTool | Notice | Finish
+Command: TypeAlias = (
+    CallModel | RunTool | RefuseTool | CompleteTool | StopTool | Ask | Correct | Notice | FailChild | Finish
+)
 Commands: TypeAlias = tuple[Command, ...]

@@ -2,12 +2,11 @@
 
 `reduce(state, event) -> (state, commands)` has no clock, no await and no I/O: the same events always give the
 same decisions, which is what replay and recovery stand on. It does not perform commands; the chain does, and
-their results come back as events.
+their results come back as events. What a round asks for is decided in `rounds`.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -29,15 +28,16 @@ from agentflow.events import (
     ToolDeltaEvent,
     ToolErrorEvent,
     ToolStartEvent,
-    ToolStatus,
     WarningEvent,
 )
-from agentflow.state.chains import Call, CallStatus, ChainState, Limits, Round, RunState
-from agentflow.state.commands import CallModel, Command, CompleteTool, Finish, Notice, RefuseTool, RunTool
+from agentflow.state.chains import Call, ChainState, Limits, Round, RunState
+from agentflow.state.commands import CallModel, CompleteTool, Finish, RunTool, StopTool
+from agentflow.state.rounds import Commands, Context, Step, judge, refuse, settle
 from agentflow.state.table import TABLE
 
-Commands: TypeAlias = tuple[Command, ...]
-Step: TypeAlias = tuple[ChainState, Commands]
+# How calls are closed whose run ends, or whose chain does because the call that called it was amended.
+_OF_ENDING_CHAINS: Final = ("cancelled", "amended")
+CORRECTIONS: Final = frozenset({"output_invalid", "unsupported_success"})  # warnings that the model answers to
 
 
 def reduce(state: RunState, event: AgentEvent) -> tuple[RunState, Commands]:
@@ -56,53 +56,89 @@ def reduce(state: RunState, event: AgentEvent) -> tuple[RunState, Commands]:
         raise InvalidTransition(f"{event.type} is not allowed in state {chain.state} (chain {event.chain_id!r})")
     if chain.ending and not _follows_a_cancelled_call(event):
         raise InvalidTransition(f"{event.type} after a cancelled call: the run is ending (chain {event.chain_id!r})")
-    after, commands = _HANDLERS[event.type](_Context(state.limits, event.chain_id, chain), event)
+    after, commands = _HANDLERS[event.type](Context(state, event.chain_id, chain), event)
     if after.state not in allowed:
         raise InvalidTransition(f"{event.type} must not lead from {chain.state} to {after.state}")
     if after is chain:
         return state, commands
-    return replace(state, chains={**state.chains, event.chain_id: after}), commands
+    run = replace(state, chains={**state.chains, event.chain_id: after})
+    if isinstance(event, ToolStartEvent | ToolCompleteEvent | ToolErrorEvent):
+        run = _with_child(run, chain, event)
+    if after.parent is not None and (after.state is State.SUSPENDED) is not (chain.state is State.SUSPENDED):
+        run, more = _tell_parents(run, event.chain_id)
+        commands += more
+    return run, commands
 
 
 def _follows_a_cancelled_call(event: AgentEvent) -> bool:
     if isinstance(event, ToolErrorEvent):
-        return event.status == "cancelled"
+        return event.status in _OF_ENDING_CHAINS
     return event.type in (EventType.TOOL_START, EventType.WARNING, EventType.FAILED, EventType.CANCELLED)
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """What a handler looks at besides the event."""
-
-    limits: Limits
-    chain_id: str
-    chain: ChainState
-
-    def refuse(self, reason: str) -> InvalidTransition:
-        return InvalidTransition(f"{reason} (chain {self.chain_id!r}, state {self.chain.state})")
-
-    def call(self, call_id: str, *statuses: CallStatus) -> Call:
-        call = self.chain.find(call_id)
-        if call is None or call.status not in statuses:
-            known = "is unknown" if call is None else f"is {call.status}"
-            raise self.refuse(f"call {call_id!r} {known}, expected {' or '.join(statuses)}")
-        return call
-
-    def with_round(self, **changes: Any) -> ChainState:
-        chain = self.chain
-        return replace(chain, rounds=(*chain.rounds[:-1], replace(chain.round, **changes)))
-
-    def with_call(self, call: Call, **changes: Any) -> ChainState:
-        calls = tuple(replace(c, **changes) if c is call else c for c in self.chain.round.calls)
-        return self.with_round(calls=calls)
+# -- chains that call chains ---------------------------------------------------------------------------------
 
 
-def _on_input(context: _Context, event: InputEvent) -> Step:
+def _with_child(
+    run: RunState, before: ChainState, event: ToolStartEvent | ToolCompleteEvent | ToolErrorEvent
+) -> RunState:
+    """The run with the chain begun, or ended, whose agent this call calls."""
+    if isinstance(event, ToolStartEvent):
+        if event.child_chain_id is None:
+            return run
+        if event.child_chain_id in run.chains:
+            raise InvalidTransition(f"the child chain {event.child_chain_id!r} of {event.call_id!r} has begun before")
+        limits = before.limits.children.get(event.tool, Limits())
+        child = ChainState(limits=limits, parent=event.chain_id, call_id=event.call_id)
+        return replace(run, chains={**run.chains, event.child_chain_id: child})
+    call = before.find(event.call_id)
+    if call is None or call.child is None:
+        return run
+    child = run.chain(call.child)
+    if child.rounds and not child.round.closed:
+        raise InvalidTransition(f"{event.type} of call {event.call_id!r} while calls of its agent are open")
+    ended = replace(child, state=_end_of_child(event), ending=True)
+    return replace(run, chains={**run.chains, call.child: ended})
+
+
+def _end_of_child(event: ToolCompleteEvent | ToolErrorEvent) -> State:
+    if isinstance(event, ToolErrorEvent):
+        if event.status in ("cancelled", "amended", "unknown_outcome"):
+            return State.CANCELLED
+        if event.status == "error":
+            return State.FAILED
+    return State.COMPLETED  # also where a limit ended it: then with a text of the framework's
+
+
+def _tell_parents(run: RunState, chain_id: str) -> tuple[RunState, Commands]:
+    """A chain that waits for humans only makes the call that called it wait, and so on to the root; or no longer."""
+    commands: Commands = ()
+    while True:
+        child = run.chain(chain_id)
+        parent_id = child.parent
+        parent = run.chain(parent_id) if parent_id is not None else None
+        call = parent.find(child.call_id) if parent is not None and child.call_id is not None else None
+        if parent_id is None or parent is None or call is None or call.status not in ("running", "waiting"):
+            return run, commands
+        context = Context(run, parent_id, parent)
+        waits = child.state is State.SUSPENDED
+        after, started = settle(context, context.with_call(call, status="waiting" if waits else "running"))
+        run = replace(run, chains={**run.chains, parent_id: after})
+        commands += started
+        if (after.state is State.SUSPENDED) is (parent.state is State.SUSPENDED):
+            return run, commands
+        chain_id = parent_id
+
+
+# -- events --------------------------------------------------------------------------------------------------
+
+
+def _on_input(context: Context, event: InputEvent) -> Step:
     chain = replace(context.chain, state=State.THINKING, input=event.text)
     return chain, (CallModel(context.chain_id, iteration=1),)
 
 
-def _on_model_start(context: _Context, event: ModelStartEvent) -> Step:
+def _on_model_start(context: Context, event: ModelStartEvent) -> Step:
     chain = context.chain
     if chain.state is State.THINKING:
         expected, rounds = (chain.iteration + 1, 1), (*chain.rounds, Round())
@@ -113,10 +149,11 @@ def _on_model_start(context: _Context, event: ModelStartEvent) -> Step:
             raise context.refuse(f"model_start of attempt {attempt} before the one with text was rolled back")
     if (event.iteration, event.attempt) != expected:
         raise context.refuse(f"model_start of round {event.iteration}, attempt {event.attempt}, not {expected}")
-    return replace(chain, state=State.AWAITING_MODEL, rounds=rounds), ()
+    estimate = event.input_tokens_estimate
+    return replace(chain, state=State.AWAITING_MODEL, rounds=rounds, estimate=estimate), ()
 
 
-def _on_delta(context: _Context, event: DeltaEvent) -> Step:
+def _on_delta(context: Context, event: DeltaEvent) -> Step:
     chain = context.chain
     if chain.state is State.THINKING:
         if event.iteration != chain.iteration + 1:
@@ -129,28 +166,14 @@ def _on_delta(context: _Context, event: DeltaEvent) -> Step:
     return context.with_round(text=chain.round.text + event.text), ()
 
 
-def _on_rollback(context: _Context, event: RollbackEvent) -> Step:
+def _on_rollback(context: Context, event: RollbackEvent) -> Step:
     if context.chain.round.void or event.attempt != context.chain.round.attempt:
         raise context.refuse(f"rollback of attempt {event.attempt}, which is not the current")
     command = CallModel(context.chain_id, iteration=context.chain.iteration, attempt=event.attempt + 1)
     return context.with_round(text="", reasoning="", void=True), (command,)
 
 
-# How replies that are whole end. One that ends for any other reason may be cut, and its calls too, even if they parse.
-_WHOLE_REASONS: Final = frozenset(
-    {None, "", "stop", "tool_calls", "function_call", "tool_use", "end_turn", "stop_sequence", "eos", "refusal"}
-)
-_CUT_MESSAGE: Final = (
-    "the reply was cut short ({reason}), so this call may be incomplete and was not run; send it again, shorter"
-)
-_LIMIT_MESSAGE: Final = "the limit of {limit} model rounds is reached, so this call was not run"
-_LIMIT_NOTICE: Final = (
-    "I stopped here because this request reached its limit of {limit} model rounds. "
-    "What was found so far stands above; a narrower question may get further."
-)
-
-
-def _on_model_complete(context: _Context, event: ModelCompleteEvent) -> Step:
+def _on_model_complete(context: Context, event: ModelCompleteEvent) -> Step:
     if context.chain.round.void or event.iteration != context.chain.iteration:
         raise context.refuse(f"model_complete of round {event.iteration}, which has no open call")
     calls = tuple(Call(call) for call in event.tool_calls)
@@ -159,79 +182,61 @@ def _on_model_complete(context: _Context, event: ModelCompleteEvent) -> Step:
             complete=True, finish_reason=event.finish_reason, calls=calls, provider_data=event.provider_data
         ),
         state=State.THINKING,
+        estimate=0,
         usage=context.chain.usage + event.usage,
     )
-    return _judge(context, chain)
+    return judge(context, chain)
 
 
-def _judge(context: _Context, chain: ChainState) -> Step:
-    """What the model's whole reply asks for."""
-    reason, calls = chain.round.finish_reason, chain.round.calls
-    if reason == "error" and context.limits.degraded:
-        return chain, (Notice(context.chain_id, context.limits.degraded, "degraded"),)
-    if not calls:
-        return chain, (Finish(context.chain_id, "length" if reason == "length" else "stop"),)
-    if reason not in _WHOLE_REASONS:
-        return _refuse_all(context, chain, "invalid_arguments", "truncated", _CUT_MESSAGE.format(reason=reason))
-    limit = context.limits.max_iterations
-    if chain.iteration >= limit:
-        return _refuse_all(context, chain, "limit", "limit", _LIMIT_MESSAGE.format(limit=limit))
-    return _start_next(context, chain, context.limits.max_parallel_tools)
-
-
-def _refuse_all(context: _Context, chain: ChainState, status: ToolStatus, kind: str, message: str) -> Step:
-    commands = tuple(_refuse(context, call, status, kind, message) for call in chain.round.calls)
-    return _with_calls(chain, {call.call.call_id for call in chain.round.calls}, status="ready"), commands
-
-
-def _with_calls(chain: ChainState, ids: Collection[str], **changes: Any) -> ChainState:
-    calls = tuple(replace(c, **changes) if c.call.call_id in ids else c for c in chain.round.calls)
-    return replace(chain, rounds=(*chain.rounds[:-1], replace(chain.round, calls=calls)))
-
-
-def _refuse(context: _Context, call: Call, status: ToolStatus, kind: str, message: str) -> RefuseTool:
-    return RefuseTool(context.chain_id, call.call.call_id, status=status, kind=kind, message=message)
-
-
-def _start_next(context: _Context, chain: ChainState, room: int) -> Step:
-    """Ask for up to `room` of the calls that were not asked for yet, in the model's order."""
-    ids = [call.call.call_id for call in chain.round.calls if call.status == "pending"][:room]
-    if not ids:
-        return chain, ()
-    return _with_calls(chain, ids, status="ready"), tuple(RunTool(context.chain_id, call_id) for call_id in ids)
-
-
-def _on_tool_start(context: _Context, event: ToolStartEvent) -> Step:
+def _on_tool_start(context: Context, event: ToolStartEvent) -> Step:
     call = context.call(event.call_id, "pending", "ready", "retrying", "waiting")
     if event.attempt != call.attempt + 1:
         raise context.refuse(f"tool_start of attempt {event.attempt} for call {event.call_id!r}")
-    chain = context.with_call(call, status="running", attempt=event.attempt, arguments=event.arguments)
+    chain = context.with_call(
+        call,
+        status="running",
+        attempt=event.attempt,
+        arguments=event.arguments,
+        child=event.child_chain_id,
+        amended=None,
+    )
     ending = chain.state is State.SUSPENDED
     return replace(chain, state=chain.state if ending else State.EXECUTING_TOOLS), ()
 
 
-def _on_tool_delta(context: _Context, event: ToolDeltaEvent) -> Step:
+def _on_tool_delta(context: Context, event: ToolDeltaEvent) -> Step:
     call = context.call(event.call_id, "running")
     if event.attempt != call.attempt:
         raise context.refuse(f"tool_delta of attempt {event.attempt} for call {event.call_id!r}")
     return context.chain, ()
 
 
-def _on_tool_complete(context: _Context, event: ToolCompleteEvent) -> Step:
+def _on_tool_complete(context: Context, event: ToolCompleteEvent) -> Step:
     return _close(context, event, "success")
 
 
-def _on_tool_error(context: _Context, event: ToolErrorEvent) -> Step:
-    if event.will_retry:
-        call = context.call(event.call_id, "running")
-        return context.with_call(call, status="retrying"), ()
-    return _close(context, event, event.status)
+def _on_tool_error(context: Context, event: ToolErrorEvent) -> Step:
+    if not event.will_retry:
+        return _close(context, event, event.status)
+    call = _open_attempt(context, event)
+    again = () if call.amended is None else (_run_again(context, call),)
+    chain = context.with_call(call, status="retrying", child=None, duration_ms=call.duration_ms + event.duration_ms)
+    return replace(chain, state=State.EXECUTING_TOOLS), again
 
 
-def _close(context: _Context, event: ToolCompleteEvent | ToolErrorEvent, outcome: str) -> Step:
+def _run_again(context: Context, call: Call) -> RunTool:
+    return RunTool(context.chain_id, call.call.call_id, approved=True, arguments=call.amended)
+
+
+def _open_attempt(context: Context, event: ToolCompleteEvent | ToolErrorEvent) -> Call:
     call = context.call(event.call_id, "running", "waiting")
     if event.attempt != call.attempt:
         raise context.refuse(f"{event.type} of attempt {event.attempt} for call {event.call_id!r}")
+    return call
+
+
+def _close(context: Context, event: ToolCompleteEvent | ToolErrorEvent, outcome: str) -> Step:
+    call = _open_attempt(context, event)
     chain = context.with_call(
         call,
         status="closed",
@@ -239,71 +244,75 @@ def _close(context: _Context, event: ToolCompleteEvent | ToolErrorEvent, outcome
         result=event.result,
         duration_ms=call.duration_ms + event.duration_ms,
     )
-    if outcome == "cancelled":  # the run is ending: nothing follows from it any more
+    if outcome in _OF_ENDING_CHAINS:  # nothing follows from it any more
         return replace(chain, ending=True), ()
-    return _after_close(context, chain)
+    return settle(context, chain)
 
 
-def _after_close(context: _Context, chain: ChainState) -> Step:
-    if chain.round.closed:
-        chain = replace(chain, state=State.THINKING)
-        if chain.iteration < context.limits.max_iterations:
-            return chain, (CallModel(context.chain_id, iteration=chain.iteration + 1),)
-        text = _LIMIT_NOTICE.format(limit=context.limits.max_iterations)
-        return chain, (Notice(context.chain_id, text, "max_iterations"),)
-    chain, commands = _start_next(context, chain, room=1)
-    return replace(chain, state=_state_of_open(chain)), commands
-
-
-def _state_of_open(chain: ChainState) -> State:
-    """A round with open calls is suspended once all of them wait for a human."""
-    waits = all(call.status in ("waiting", "closed") for call in chain.round.calls)
-    return State.SUSPENDED if waits else State.EXECUTING_TOOLS
-
-
-def _on_approval(context: _Context, event: ApprovalEvent) -> Step:
+def _on_approval(context: Context, event: ApprovalEvent) -> Step:
     call = context.call(event.call_id, "ready")
-    chain = context.with_call(call, status="waiting", arguments=event.arguments)
-    return replace(chain, state=_state_of_open(chain)), ()
+    return settle(context, context.with_call(call, status="waiting", arguments=event.arguments))
 
 
-def _on_question(context: _Context, event: QuestionEvent) -> Step:
+def _on_question(context: Context, event: QuestionEvent) -> Step:
     call = context.chain.find(event.question_id)
     if call is None:  # asked in the reply's text
         if not context.chain.rounds or not context.chain.round.closed:
             raise context.refuse("a question in a reply's text is asked after its calls have run")
         return replace(context.chain, state=State.SUSPENDED, question=event.question_id), ()
     call = context.call(event.question_id, "running")
-    chain = context.with_call(call, status="waiting")
-    return replace(chain, state=_state_of_open(chain)), ()
+    return settle(context, context.with_call(call, status="waiting"))
 
 
-def _on_resolved(context: _Context, event: ResolvedEvent) -> Step:
-    if event.target == context.chain.question:
+def _on_resolved(context: Context, event: ResolvedEvent) -> Step:
+    chain, chain_id = context.chain, context.chain_id
+    if event.target == chain.question:
         chain = replace(context.with_round(reply=event.text or ""), state=State.THINKING, question=None)
-        return chain, (CallModel(context.chain_id, iteration=chain.iteration + 1),)
+        return chain, (CallModel(chain_id, iteration=chain.iteration + 1),)
+    if event.decision == "amended":
+        return _amend(context, event)
     call = context.call(event.target, "waiting")
+    if call.child is not None:
+        raise context.refuse(f"call {event.target!r} waits for calls of its own agent")
     if event.decision == "answered":
-        chain = replace(context.chain, state=State.EXECUTING_TOOLS)
-        return chain, (CompleteTool(context.chain_id, event.target, event.text or ""),)
+        return replace(chain, state=State.EXECUTING_TOOLS), (CompleteTool(chain_id, event.target, event.text or ""),)
+    if call.attempt:
+        raise context.refuse(f"call {event.target!r} waits for an answer, not for a decision")
     chain = replace(context.with_call(call, status="ready"), state=State.EXECUTING_TOOLS)
-    if event.decision in ("approved", "amended"):
-        return chain, (RunTool(context.chain_id, event.target, approved=True, arguments=event.arguments),)
+    if event.decision == "approved":
+        return chain, (RunTool(chain_id, event.target, approved=True, arguments=call.arguments),)
     why = f": {event.text}" if event.text else ""
-    message = f"a human {event.decision} this call{why}" if event.decision == "rejected" else "the approval expired"
-    return chain, (_refuse(context, call, "rejected", event.decision, message),)
+    message = f"a human rejected this call{why}" if event.decision == "rejected" else "the approval expired"
+    return chain, (refuse(chain_id, call, "rejected", event.decision, message),)
 
 
-def _on_warning(context: _Context, event: WarningEvent) -> Step:
-    if event.code != "output_invalid" or context.chain.state is not State.THINKING or not context.chain.rounds:
-        return context.chain, ()
-    # The answer lacks the form that was asked for; the model is told so as by its user, and answers again.
-    return context.with_round(reply=event.message), (
-        CallModel(context.chain_id, iteration=context.chain.iteration + 1),
-    )
+def _amend(context: Context, event: ResolvedEvent) -> Step:
+    """Other arguments: of a call that waits for approval, or of one that is running and is begun again with them."""
+    call = context.call(event.target, "waiting", "running", "retrying")
+    if call.status == "waiting" and not call.attempt:
+        chain = replace(context.with_call(call, status="ready"), state=State.EXECUTING_TOOLS)
+        return chain, (RunTool(context.chain_id, event.target, approved=True, arguments=event.arguments),)
+    chain = replace(context.with_call(call, amended=event.arguments), state=State.EXECUTING_TOOLS)
+    if call.status == "retrying":  # its next attempt will have them
+        return chain, ()
+    return chain, (StopTool(context.chain_id, event.target),)
 
 
-def _on_note(context: _Context, event: AgentEvent) -> Step:
+def _on_warning(context: Context, event: WarningEvent) -> Step:
+    chain = context.chain
+    if event.code not in chain.warnings:
+        chain = replace(chain, warnings=(*chain.warnings, event.code))
+    answered = chain.state is State.THINKING and chain.rounds and chain.round.complete and not chain.round.calls
+    if event.code not in CORRECTIONS or not answered:
+        return chain, ()
+    if chain.iteration >= chain.limits.max_iterations:
+        return chain, (Finish(context.chain_id, "stop"),)
+    # Something is wrong with the answer; the model is told so as by its user, and answers again.
+    chain = replace(chain, rounds=(*chain.rounds[:-1], replace(chain.round, reply=event.message)))
+    return chain, (CallModel(context.chain_id, iteration=chain.iteration + 1),)
+
+
+def _on_note(context: Context, event: AgentEvent) -> Step:
     return context.chain, ()
 
 
@@ -314,7 +323,7 @@ _END_STATES: Final = {
 }
 
 
-def _on_end(context: _Context, event: AgentEvent) -> Step:
+def _on_end(context: Context, event: AgentEvent) -> Step:
     if context.chain.rounds and not context.chain.round.closed:
         raise context.refuse(f"{event.type} while calls of the round are open")
     return replace(context.chain, state=_END_STATES[event.type], ending=True), ()

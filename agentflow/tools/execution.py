@@ -80,6 +80,7 @@ async def execute(
     on_delta: Callable[[Any], None],
     pools: Pools,
     ready: Callable[[], Awaitable[None]] = _always_ready,
+    stop: "asyncio.Future[None] | None" = None,
 ) -> ToolOutcome:
     """Run one call. `arguments` fit the tool's schema; the tool gets a copy of them.
 
@@ -89,14 +90,16 @@ async def execute(
     is an outcome, and so is a value that says failure (`honesty`); only MemoryError is raised again.
     At `tool.timeout`, and when the caller is cancelled, the tool
     is asked to stop: a coroutine gets `CANCEL_GRACE` seconds to clean up and is then left and counted in
-    `pools`, a thread is left and counted at once.
+    `pools`, a thread is left and counted at once. Likewise when `stop` is done: the outcome is then `amended`, unless
+    the tool gave its result after all.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
     call = _Call(tool, arguments, context, _Output(on_delta, ready, pools), pools)
     body = pools.tasks.spawn(call.run(), name=f"body of tool {tool.name}")
     try:
-        await asyncio.wait({body}, timeout=tool.timeout)
+        waited: set[asyncio.Future[Any]] = {body} if stop is None else {body, stop}
+        await asyncio.wait(waited, timeout=tool.timeout, return_when=asyncio.FIRST_COMPLETED)
         late = not body.done()
     finally:
         call.leave()
@@ -104,8 +107,10 @@ async def execute(
             await _stop(body, pools)
     abandoned = call.in_thread or not body.done()
     duration = round((loop.time() - began) * 1000, 3)
+    stopped = late and stop is not None and stop.done()
+    gave_up = body.cancelled() if stopped and body.done() else late or body.cancelled()
     # A body that is cancelled although nobody here asked for it has cancelled itself.
-    ended = Ended(error=asyncio.CancelledError()) if late or body.cancelled() else body.result()
+    ended = Ended(error=asyncio.CancelledError()) if gave_up or not body.done() else body.result()
     if isinstance(ended.error, MemoryError):
         raise ended.error
     if ended.error is None:
@@ -113,6 +118,8 @@ async def execute(
         return ToolOutcome(
             ok=True, result=text.text, truncated=text.truncated, duration_ms=duration, emitted=call.output.emitted
         )
+    if stopped:
+        return _amended(duration, emitted=call.output.emitted, abandoned=abandoned)
     if not late:
         logger.debug("tool %r failed in call %r", tool.name, context.call_id, exc_info=ended.error)
     failure = judge(_timeout(tool, abandoned=abandoned) if late else ended.error, tool)
@@ -125,6 +132,19 @@ async def execute(
         cause=failure.cause,
         retry_after=failure.retry_after,
         emitted=call.output.emitted,
+        abandoned=abandoned,
+    )
+
+
+def _amended(duration_ms: float, *, emitted: bool, abandoned: bool) -> ToolOutcome:
+    message = "the call was stopped, to begin again with other arguments; what it had given so far is void"
+    return ToolOutcome(
+        ok=False,
+        result=f"[error: amended]\n{message}",
+        status="amended",
+        error=ErrorInfo(kind="amended", message=message),
+        duration_ms=duration_ms,
+        emitted=emitted,
         abandoned=abandoned,
     )
 

@@ -41,7 +41,8 @@ _JSON_TYPES: dict[Any, Any] = {
 class ToolContext:
     """What a tool may know about its call: a parameter of this type is filled in and never shown to the model.
 
-    `user_id` comes from the run and never from the model; `attempt` counts from 1.
+    `user_id` comes from the run and never from the model; `attempt` counts from 1. `idempotency_key` is what
+    `@tool(idempotency_key=...)` makes of the arguments, for a service that takes one too.
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class ToolContext:
     tool: str
     attempt: int = 1
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -52,7 +52,7 @@ def now():
 
 def at_half(chain):
     """Let every random wait of this run be half of its bound."""
-    chain._agent_run._performer._models._chance = lambda: 0.5
+    chain._agent_run._performer._root.models._chance = lambda: 0.5
     return chain
 
 

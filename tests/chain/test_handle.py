@@ -261,8 +261,8 @@ class Suspended:
         self.run = self.chain._agent_run
 
     def post(self, kind, **fields):
-        header = self.run._performer.work.header()
-        self.run._performer.work.post(kind(**header, **fields))
+        header = self.run._performer._root.work.header()
+        self.run._performer._root.work.post(kind(**header, **fields))
 
     async def ask(self):
         events = aiter(self.chain)

@@ -19,11 +19,11 @@ async def test_calls_of_a_cut_reply_are_never_run(reason):
         return "done"
 
     chunk = ModelChunk(calls=(CallRequest(name="effect", arguments='{"n": 1}'),), finish_reason=reason)
-    log = await run([chunk], "I send it again.", tools=[effect])
+    log = await run([chunk], "Sorry, I send it again.", tools=[effect])
     (error,) = of(log, EventType.TOOL_ERROR)
     assert (ran, error.status, error.error.kind) == ([], "invalid_arguments", "truncated")
     assert reason in error.result
-    assert log[-1].text == "I send it again."
+    assert log[-1].text == "Sorry, I send it again."
 
 
 async def test_unknown_tools_and_bad_arguments_are_answered_and_never_run():
@@ -69,13 +69,13 @@ async def test_a_tool_that_calls_its_own_session_is_refused_at_once_since_it_wou
 
     used = ask_again_blocking if blocking else ask_again
     async with (
-        Agent(model=ScriptedModel([call(used.__name__)], "done", "again"), tools=[used]) as agent,
+        Agent(model=ScriptedModel([call(used.__name__)], "That failed.", "again"), tools=[used]) as agent,
         Agent(model=ScriptedModel("other"), store=InMemoryStore()) as other,
     ):
         agents += [agent, other]
         reply = await agent.chat("hello", session_id="s")
         (record,) = reply.tools
-        assert (record.status, reply.text) == ("error", "done")
+        assert (record.status, reply.text) == ("error", "That failed.")
         assert "would wait for itself" in record.result
         assert (await agent.chat("and now?", session_id="s")).text == "again"
 

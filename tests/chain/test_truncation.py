@@ -69,7 +69,7 @@ async def check(body, content, calls, *, names, errors=False, seed=0):
         async with Agent(model=model, tools=[noting(name) for name in names], settings=SETTINGS) as agent:
             for end in points(body, seed):
                 prefix, ran[:] = body[:end], []
-                provider.scripts.extend([recorded(prefix), text("done")])
+                provider.scripts.extend([recorded(prefix), text("sorry")])
                 log = [event async for event in agent.stream("go")]
                 assert_laws(log)
                 judge(log[-1], prefix, content, calls, ran, names=names, errors=errors)
@@ -80,7 +80,7 @@ async def check(body, content, calls, *, names, errors=False, seed=0):
 def judge(end, prefix, content, calls, ran, *, names, errors):
     if isinstance(end, FinalEvent):
         assert is_complete(prefix)
-        assert end.text in ((content,) if not names else ("done", content))
+        assert end.text in ((content,) if not names else ("sorry", content))
         if ran:
             assert sorted(map(json.dumps, ran)) == sorted(map(json.dumps, calls))
     else:

@@ -211,7 +211,7 @@ async def test_an_event_that_cannot_be_is_dropped_logged_and_counted(caplog):
     async with Agent(model=ScriptedModel("hi")) as agent:
         chain = agent.start("hello")
         run = chain._agent_run
-        run._performer.work.post(tool_delta("unknown"))
+        run._performer._root.work.post(tool_delta("unknown"))
         end = await chain
         assert run._writer.dropped == 1
         assert [record.levelname for record in caplog.records] == ["ERROR"]

@@ -61,6 +61,11 @@ class Run(RuleBasedStateMachine):
     def phase(self):
         return self.oracle.phase
 
+    @property
+    def is_answered(self):
+        root = self.fold.state.root
+        return self.phase == "thinking" and bool(root.rounds) and root.round.complete and not root.round.calls
+
     def is_open(self):
         return self.phase not in ("completed", "failed", "cancelled")
 
@@ -124,7 +129,7 @@ class Run(RuleBasedStateMachine):
         said = before[:-1] if before[-1].role == "assistant" else before
         assert after == (*said, Message(role="assistant", content=SORRY))
 
-    @precondition(lambda self: self.phase == "thinking" and self.whole and self.oracle.iteration < 4)
+    @precondition(lambda self: self.is_answered and self.oracle.iteration < 4)
     @rule()
     def correct(self):
         o = self.oracle

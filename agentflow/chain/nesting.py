@@ -1,0 +1,116 @@
+"""Agents as tools of other agents: what such a tool is, and how the answer of its chain becomes the call's result.
+
+The chain itself is run like the root's, by the same machine and the same performer.
+"""
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn, Protocol
+
+from agentflow.chain.runtime import RunInfo, Runtime
+from agentflow.errors import AgentflowError
+from agentflow.events import AgentEvent, ErrorInfo, FinishReason, ToolCompleteEvent, ToolErrorEvent, ToolStatus
+from agentflow.models.base import ChatModel
+from agentflow.state import Call, ChainState
+from agentflow.tools.execution import capped
+from agentflow.tools.registry import Tool
+from agentflow.tools.schema import opaque
+
+MAX_DEPTH: Final = 5  # chains below the root
+
+# How a chain ended that gave no answer of its own, as the status of the call that called it.
+_STATUS: Final[dict[FinishReason, ToolStatus]] = {
+    "max_iterations": "limit",
+    "budget": "limit",
+    "loop": "loop",
+    "degraded": "degraded",
+}
+
+_PARAMETERS: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "input": {
+            "type": "string",
+            "description": "The task with all that it takes to do it: nothing else of this conversation is seen.",
+        }
+    },
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+class Callee(Protocol):
+    """An agent, as far as a chain needs to know it to call it."""
+
+    name: str
+
+    def lend(self) -> tuple[Runtime, tuple[ChatModel, ...], str]:
+        """What its chains share, the models to try in turn, and their name. Raises `ConfigError`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AgentTool(Tool):
+    """A tool whose call is a chain of `agent`. Its one argument is the `input` of that chain."""
+
+    agent: Callee
+
+
+def agent_tool(agent: Callee, *, name: str, description: str, **declared: Any) -> AgentTool:
+    """The tool that calls `agent`; `declared` are further fields of `Tool`."""
+
+    def function(**_: Any) -> NoReturn:
+        raise AgentflowError(f"the agent {agent.name!r} as a tool is run by a chain, not called")
+
+    contract = opaque(_PARAMETERS, name=name, description=description)
+    return AgentTool(
+        name=name,
+        description=description,
+        function=function,
+        kind="coroutine",
+        contract=contract,
+        agent=agent,
+        **declared,
+    )
+
+
+def child_of(parent: RunInfo, tool: AgentTool, text: str) -> tuple[Runtime, RunInfo]:
+    """A chain of the tool's agent below `parent`, in the same run."""
+    runtime, models, model_name = tool.agent.lend()
+    info = replace(
+        parent,
+        chain_id=str(uuid.uuid4()),
+        parent_chain_id=parent.chain_id,
+        path=(*parent.path, tool.agent.name),
+        text=text,
+        content=text,
+        models=models,
+        model_name=model_name,
+    )
+    return runtime, info
+
+
+def answer_event(call: Call, chain: ChainState, reason: FinishReason, fields: dict[str, Any]) -> AgentEvent:
+    """The event that closes `call`, whose chain has come to its end for `reason`: its text is the result."""
+    status = _STATUS.get(reason)
+    line = "[success]" if status is None else "[degraded]" if status == "degraded" else f"[error: {status}]"
+    text, truncated = capped(line, chain.round.text)
+    common = _common(call) | fields
+    if status is None:
+        return ToolCompleteEvent(result=text, truncated=truncated, **common)
+    error = ErrorInfo(kind=status, message=f"the agent came to its end without an answer of its own ({reason})")
+    return ToolErrorEvent(status=status, error=error, result=text, **common)
+
+
+def failure_event(call: Call, kind: str, message: str, fields: dict[str, Any]) -> ToolErrorEvent:
+    """The event that closes `call`, whose chain has failed."""
+    return ToolErrorEvent(
+        status="error",
+        error=ErrorInfo(kind=kind, message=message),
+        result=f"[error: {kind}]\n{message}",
+        **_common(call) | fields,
+    )
+
+
+def _common(call: Call) -> dict[str, Any]:
+    return {"call_id": call.call.call_id, "tool": call.call.name, "attempt": call.attempt}

@@ -1,0 +1,88 @@
+"""Effects that reach across runs: what was done under a user's idempotency key is never done again.
+
+The index itself is the store's; which key a call has is in `tools.effects`.
+"""
+
+from typing import Any
+
+from agentflow.chain.work import Work, text_of
+from agentflow.errors import OutcomePendingError, StoreError
+from agentflow.events import AgentEvent, ErrorInfo, ToolCompleteEvent, ToolErrorEvent, ToolStartEvent
+from agentflow.stores.base import Outcome, OutcomeKey
+from agentflow.tools.execution import ToolOutcome
+from agentflow.tools.registry import Tool
+
+_PENDING = (
+    "an earlier call with the same idempotency key ({key}) was begun and its outcome is not known; it may have had its "
+    "effect, so it was not run again. Say so, and do not claim that it was done"
+)
+
+
+class Outcomes:
+    """The outcomes of one chain's calls that have a key. A key is the user's: another user's same key is another."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    async def recall(self, tool: Tool, start: ToolStartEvent) -> AgentEvent | None:
+        """The end of a call that must not be run: its deed was done, or may have been; None if it is to be run.
+
+        Asked before every attempt, and claims the key for this call.
+        """
+        key = self._key(start)
+        if key is None:
+            return None
+        fields = attempt_of(start) | self._work.header(start.iteration) | {"duration_ms": 0.0}
+        try:
+            done = await self._work.runtime.store.claim_outcome(key, start.call_id)
+        except OutcomePendingError:
+            return None if tool.idempotent else unknown_outcome(_PENDING.format(key=key.key[:100]), fields)
+        except StoreError as error:  # nothing was run, and that is what the model may say
+            message = f"the index of outcomes could not be asked, so the call was not run: {text_of(error)}"
+            result = f"[error: {error.kind}]\n{message}"
+            info = ErrorInfo(kind=error.kind, message=message)
+            return ToolErrorEvent(status="error", error=info, result=result, **fields)
+        if done is None:
+            return None
+        return ToolCompleteEvent(result=done.result, truncated=done.truncated, reused_from=done.call_id, **fields)
+
+    async def keep(self, start: ToolStartEvent, outcome: ToolOutcome, *, final: bool) -> None:
+        """Before anybody sees the end: keep the outcome, or free the key where nothing can have been done."""
+        key, store = self._key(start), self._work.runtime.store
+        if key is None:
+            return
+        try:
+            if outcome.ok:
+                await store.keep_outcome(key, start.call_id, self._kept(start, outcome))
+            elif final and not outcome.abandoned and outcome.cause != "timeout":
+                await store.release_outcome(key, start.call_id)
+        except StoreError as error:
+            data = {"call_id": start.call_id, "tool": start.tool, "key": key.key[:200]}
+            self._work.warn("outcome_not_kept", f"the outcome of {start.tool} was not kept: {text_of(error)}", data)
+
+    def _kept(self, start: ToolStartEvent, outcome: ToolOutcome) -> Outcome:
+        run_id = self._work.info.run_id
+        return Outcome(
+            run_id=run_id,
+            call_id=start.call_id,
+            tool=start.tool,
+            result=outcome.result,
+            truncated=outcome.truncated,
+        )
+
+    def _key(self, start: ToolStartEvent) -> OutcomeKey | None:
+        if start.idempotency_key is None:
+            return None
+        return OutcomeKey(tool=start.tool, key=start.idempotency_key, user_id=self._work.info.session.user_id)
+
+
+def attempt_of(start: ToolStartEvent) -> dict[str, Any]:
+    """What the events of one attempt have in common."""
+    return {"call_id": start.call_id, "tool": start.tool, "attempt": start.attempt}
+
+
+def unknown_outcome(message: str, fields: dict[str, Any]) -> ToolErrorEvent:
+    """The end of a call of which nobody knows whether it was done."""
+    error = ErrorInfo(kind="unknown_outcome", message=message)
+    result = f"[error: unknown_outcome]\n{message}"
+    return ToolErrorEvent(status="unknown_outcome", error=error, result=result, **fields)
