@@ -91,9 +91,12 @@ def sentences(text: str) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """`text` on one line, cut at `MAX_LINE` characters."""
+    """`text` on one line, at most `MAX_LINE` characters: cut between words, where there are any, with a mark."""
     line = " ".join(text[: 8 * MAX_LINE].split())
-    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 3] + "..."
+    if len(line) <= MAX_LINE:
+        return line
+    cut = line[: MAX_LINE - 3]
+    return (cut.rpartition(" ")[0] or cut) + "..."
 
 
 def values(text: str) -> set[str]:
@@ -105,9 +108,9 @@ def values(text: str) -> set[str]:
 def names(text: str) -> set[str]:
     """The words, in lower case, that are written with a capital though no sentence begins there."""
     found: set[str] = set()
-    for sentence in sentences(text):
-        words = _TOKEN.findall(sentence)
-        found |= {word.lower() for word in words[1:] if len(word) > 1 and word[0].isupper() and word.isalpha()}
+    for sentence in _SENTENCE_END.split(text):
+        _, *later = _TOKEN.findall(sentence) or ("",)
+        found |= {word.lower() for word in later if len(word) > 1 and word[0].isupper() and word.isalpha()}
     return found
 
 

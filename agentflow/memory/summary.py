@@ -23,7 +23,7 @@ _ATTEMPTS = 2
 _MAX_ITEMS = 100  # of one part
 _MAX_SAID = 4000  # characters of one message that a summary is made from
 _MADE_UP = 0.5  # what one value that stands in no source leaves of the confidence
-_NOUNS = 1 / 6  # of a text's words with a capital: from here on it is a language that writes nouns so
+_NOUNS = 1 / 4  # of a text's words with a capital: from here on it is a language that writes nouns so
 
 _DATE = re.compile(r"\d+(?:[-./:]\d+)+")
 _NOT_DIGITS = re.compile(r"\D")
