@@ -64,6 +64,11 @@ def raised_while(error, handled):
     return error
 
 
+def raised_from_none(error, handled):
+    error.__context__, error.__suppress_context__ = handled, True
+    return error
+
+
 def value(data):
     with pytest.raises(ReportedFailureError) as caught:
         check(data, data, None)
@@ -150,6 +155,7 @@ CAUSES = [
     (socket.gaierror(-2, "told"), TRANSIENT),
     (raised_from(ValueError("told"), raised_while(OSError(), ConnectionResetError())), TRANSIENT),
     (raised_while(raised_from(ValueError("told"), KeyError()), ConnectionResetError()), NOTHING),
+    (raised_from_none(ValueError("told"), ConnectionResetError()), NOTHING),
     (OSError("told"), NOTHING),
     (FileNotFoundError("told"), NOTHING),
     # our own
