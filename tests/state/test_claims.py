@@ -22,6 +22,7 @@ CLAIMS = [
     "Great news! Would you like a receipt?",
     "Your flight leaves at nine, would you like a seat at the window?",
     "The hotel does not allow pets. Any problems with that?",
+    "Paris is sunny. Did the last search fail?",
     "If you run into any issues, let me know. Your table is by the window.",
     "I can book that for you. If an error occurs, we refund you.",
     "Ihre Bestellung kommt am Freitag an.",
@@ -419,6 +420,7 @@ def test_both_ends_of_a_long_answer_are_read():
     assert not claims_success(f"It failed. {filler}")
     assert not claims_success(f"{filler} It failed.")
     assert claims_success(f"It failed. {filler} All done.")
+    assert claims_success(f"{filler} It failed. {filler}")
 
 
 @pytest.mark.parametrize(

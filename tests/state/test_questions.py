@@ -53,6 +53,7 @@ def test_half_of_a_surrogate_pair_is_no_text():
         '{"question": 1, "options": []}',
         '[{"question": "Which size?", "options": []}]',
         '"question"',
+        '```json\n["question", "options"]\n```',
         'I ask: {"question": "Which size?", "options": []}',
         '{"question": "Which size?", "options": []} Please answer.',
         '```json\n{"question": "Which size?", "options": []}\n``` Please answer.',
