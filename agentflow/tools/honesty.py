@@ -1,7 +1,7 @@
 """Whether the value that a tool returned says that the tool has failed.
 
 A failure told as data would be a success to everyone but the reader of the data. It reads values only; what comes
-of a failure is the business of `execution`. Pure.
+of a failure is the business of `failures`. Pure.
 """
 
 import re
