@@ -6,6 +6,7 @@ failed. An answer in any other language counts as one that hides it. Pure.
 
 import re
 import unicodedata
+from functools import cache
 from typing import Final, NamedTuple
 
 _READ: Final = 8_000  # characters at each end of an answer; what stands only between them is not read
@@ -24,10 +25,10 @@ def claims_success(text: str) -> bool:
     for part, mark in zip(parts[::2], parts[1::2], strict=True):
         if "?" in mark:
             continue
-        clause = _VOID.sub(" ", part.strip())
-        if _FAILURE.search(clause):
+        clause = _pattern("void").sub(" ", part.strip())
+        if _pattern("failure").search(clause):
             admits = True
-        elif _SUCCESS.search(clause):
+        elif _pattern("success").search(clause):
             return True
     return bool(words) and not admits and not _only_asks(words)
 
@@ -386,15 +387,13 @@ def _alternatives(patterns: str) -> str:
     )
 
 
-def _compiled(kind: str) -> re.Pattern[str]:
+@cache  # compiled when first needed: it takes longer than to import the rest of `state`
+def _pattern(kind: str) -> re.Pattern[str]:
+    """What `kind`, a field of `_Words`, says in any language."""
     spaced = "|".join(_alternatives(getattr(words, kind)) for words in _SPACED)
     unspaced = "|".join(_alternatives(getattr(words, kind)) for words in _UNSPACED)
     return re.compile(rf"(?<!\w)(?:{spaced})(?!\w)|{unspaced}")
 
-
-_FAILURE: Final = _compiled("failure")
-_VOID: Final = _compiled("void")
-_SUCCESS: Final = _compiled("success")
 
 # Where a clause ends. Failure in one does not touch success in the next: "the first try failed but it is booked".
 _BREAK: Final = re.compile(
