@@ -5,66 +5,60 @@ How a run proceeds is in `chain` and `state`; which client a model string means 
 
 import asyncio
 import inspect
-import math
 import secrets
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from itertools import chain
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 import msgspec
-from pydantic import ValidationError
 from reactivex import Observable
 
 from agentflow.bus import EventBus
 from agentflow.chain import AgentChain, AgentReply
 from agentflow.chain.nesting import MAX_DEPTH, AgentTool, agent_tool
 from agentflow.chain.output import Output
-from agentflow.chain.request import AgentRequest, Input, RequestFields, is_model_string, request_of
+from agentflow.chain.request import (
+    AgentRequest,
+    Input,
+    ModelOptions,
+    RequestFields,
+    checked_number,
+    checked_options,
+    is_model_string,
+    request_of,
+)
 from agentflow.chain.run import Run
 from agentflow.chain.runtime import RunInfo, Runtime, Transform
+from agentflow.chain.setup import Given, make_runtime
 from agentflow.errors import AgentflowError, ConfigError, RequestError, RunNotFoundError
 from agentflow.event_log import follow
 from agentflow.events import AgentEvent
-from agentflow.messages import ToolSpec, clean_text
+from agentflow.messages import clean_text
 from agentflow.models.base import (
     ChatModel,
-    FunctionModel,
     StreamFunction,
     Tokenizer,
     estimate_tokens,
-    estimate_tool_tokens,
 )
-from agentflow.models.resilience import RetryPolicy
-from agentflow.models.routing import resolve_chain
-from agentflow.settings import ChainSettings, Settings
+from agentflow.models.clients import ModelClients, close
+from agentflow.settings import Settings
 from agentflow.state import Limits
 from agentflow.stores.base import SessionKey, Store
 from agentflow.stores.in_memory import InMemoryStore
-from agentflow.streams import CANCEL_GRACE, Clock, LoopClock, TaskOwner, is_running
+from agentflow.streams import CANCEL_GRACE, Clock, is_running
 from agentflow.tools.policy import Approval
-from agentflow.tools.pools import Pools
 from agentflow.tools.registry import ToolRegistry
 from agentflow.tools.resolvers import DEFAULT_RESOLVERS, Resolver
 
 # The agents, by id, whose `chat_sync` waits for the code that is running.
 _WAITING_AGENTS: ContextVar[frozenset[int]] = ContextVar("agentflow_waiting_agents", default=frozenset())
 
-_MAX_MODELS = 64  # clients kept for model strings that requests name
 _SHUTDOWN_GRACE = 5.0  # seconds in which ended runs may still write their end
-
-
-class ModelOptions(TypedDict, total=False):
-    """What a request says beside its messages and tools; see `ModelRequest` for each."""
-
-    seed: int
-    stop: tuple[str, ...]
-    tool_choice: str
-    parallel_tool_calls: bool
-    extra_body: dict[str, Any]
 
 
 class Agent:
@@ -121,33 +115,38 @@ class Agent:
             )
         if any(inspect.iscoroutinefunction(transform) for transform in transforms):
             raise ConfigError("a transform must be a plain function: events are not awaited for")
-        _checked_number("temperature", temperature, 0)
-        _checked_number("max_tokens", max_tokens, 1)
-        bounds = {
-            "max_iterations": max_iterations,
-            "max_tool_calls": max_tool_calls,
-            "token_budget": token_budget,
-            "timeout": timeout,
-            "approval_timeout": approval_timeout,
-        }
+        checked_number("temperature", temperature, 0)
+        checked_number("max_tokens", max_tokens, 1)
         self.name = name
         self.description = description
         self.tools = ToolRegistry(tools)
         self.bus = bus if bus is not None else EventBus()
         self._store: Store = store if store is not None else InMemoryStore()
         self._owns_store = store is None
-        self._model = model
-        self._address = (base_url, api_key)
-        self._models: dict[str | None, tuple[ChatModel, ...]] = {}
+        self._models = ModelClients(model, base_url=base_url, api_key=api_key)
         self._given_settings = settings
-        self._options = {"temperature": temperature, "max_tokens": max_tokens, **_checked_options(model_options)}
-        self._output = Output(output) if output is not None else None
-        self._given = (instructions, degraded, tuple(transforms), clock)
-        self._bounds = {name: value for name, value in bounds.items() if value is not None}
-        self._resolvers = resolvers
-        self._tokenizer = tokenizer
+        self._given = Given(
+            name=name,
+            instructions=instructions,
+            tools=self.tools,
+            store=self._store,
+            bus=self.bus,
+            bounds={
+                "max_iterations": max_iterations,
+                "max_tool_calls": max_tool_calls,
+                "token_budget": token_budget,
+                "timeout": timeout,
+                "approval_timeout": approval_timeout,
+            },
+            options={"temperature": temperature, "max_tokens": max_tokens, **checked_options(model_options)},
+            output=Output(output) if output is not None else None,
+            degraded=degraded,
+            transforms=tuple(transforms),
+            resolvers=resolvers,
+            tokenizer=tokenizer,
+            clock=clock,
+        )
         self._runtime: Runtime | None = None
-        self._specs: tuple[tuple[ToolSpec, ...], int] = ((), 0)
         self._runs: dict[str, Run] = {}
         self._users: set[int] = set()  # the agents that have this one as a tool and have not been closed
         self._closed = False
@@ -217,7 +216,7 @@ class Agent:
         try:
             return await self.chat(input, **fields)
         finally:
-            await self._close_connections(self._model)  # no other loop could close what this one opened
+            await self._close_connections(given=True)  # no other loop could close what this one opened
 
     def attach(self, run_id: str) -> AgentChain:
         """The chain of a run of this agent that is alive, to follow and control; leaving it only detaches.
@@ -294,20 +293,15 @@ class Agent:
         """Tool and model calls ever left behind: their thread or task went on when their time or run was over."""
         return self._runtime.pools.left + self._runtime.owner.abandoned if self._runtime is not None else 0
 
-    async def _close_connections(self, *models: object) -> None:
-        """Let runs write their end, then close what belongs to this event loop: the agent's models and `models`."""
+    async def _close_connections(self, *, given: bool = False) -> None:
+        """Let runs write their end, then close what belongs to this event loop; `given`: the user's own model too."""
         if self._runtime is not None:
             await self._runtime.owner.drain(_SHUTDOWN_GRACE)
             await self._runtime.owner.aclose(CANCEL_GRACE)
         for callee in self._callees():
             if callee._users == {id(self)}:
-                await callee._close_connections()
-        own = [model for chain in self._models.values() for model in chain]
-        self._models.clear()
-        for model in (*own, *models):
-            close = getattr(model, "aclose", None)
-            if close is not None:
-                await close()
+                await callee._close_connections(given=given)
+        await self._models.aclose(given=given)
 
     # -- making runs -------------------------------------------------------------------------------------
 
@@ -324,7 +318,7 @@ class Agent:
             text=request.text,
             content=request.input,
             models=self._resolve(request.model),
-            model_name=request.model or (self._model if isinstance(self._model, str) else ""),
+            model_name=request.model or self._models.name,
             metadata=request.metadata,
             chain_id=run_id,
         )
@@ -340,7 +334,7 @@ class Agent:
         """See `nesting.Callee`."""
         if self._closed:
             raise AgentflowError(f"agent {self.name!r} is closed")
-        return self._ready(), self._resolve(None), self._model if isinstance(self._model, str) else ""
+        return self._ready(), self._resolve(None), self._models.name
 
     def _callees(self) -> Iterator["Agent"]:
         for tool in self.tools:
@@ -380,28 +374,13 @@ class Agent:
         self._runs.pop(run.info.run_id, None)
 
     def _resolve(self, asked: str | None) -> tuple[ChatModel, ...]:
-        """The models to try for a request, kept for the next one that asks for the same."""
-        if asked is None and self._model is not None and not isinstance(self._model, str):
-            return (self._model if isinstance(self._model, ChatModel) else FunctionModel(self._model),)
-        name = asked if asked is not None else (self._model if isinstance(self._model, str) else None)
-        if name in self._models:
-            self._models[name] = self._models.pop(name)  # the last asked for stands last
-        else:
-            base_url, api_key = self._address
-            self._models[name] = tuple(resolve_chain(name, self._settings(), base_url=base_url, api_key=api_key))
-            self._forget_models()
-        return self._models[name]
-
-    def _forget_models(self) -> None:
-        """Close the clients that have not been asked for the longest: users may name any number of models."""
-        if not is_running():
-            return
-        used = {id(model) for run in self._runs.values() for model in run.info.models}
-        for name in list(self._models)[:-_MAX_MODELS]:
-            if used.isdisjoint(map(id, self._models[name])):
-                for model in self._models.pop(name):
-                    if (close := getattr(model, "aclose", None)) is not None:
-                        self._ready().owner.spawn(close(), name=f"agentflow closing {name}")
+        """The models to try for a request."""
+        models = self._models.resolve(asked, self._settings)
+        if is_running():
+            used = (model for run in self._runs.values() for model in run.info.models)
+            for model in self._models.superfluous(chain(used, models)):
+                self._ready().owner.spawn(close(model), name="agentflow closing a model")
+        return models
 
     def _settings(self) -> Settings:
         if self._given_settings is None:
@@ -411,83 +390,5 @@ class Agent:
     def _ready(self) -> Runtime:
         """What runs share, made when the first is asked for: a constructed agent has read no settings yet."""
         if self._runtime is None:
-            self._runtime = self._make_runtime(self._settings())
+            self._runtime = make_runtime(self._given, self._settings())
         return self._runtime
-
-    def _make_runtime(self, settings: Settings) -> Runtime:
-        instructions, degraded, transforms, clock = self._given
-        chain = _with_bounds(settings.chain, self._bounds)
-        pools = Pools({name: (pool.size, pool.queue) for name, pool in settings.pools.items()})
-        for tool in self.tools:
-            pools.get(tool.pool)  # a pool that was not configured is told now, not by the first call
-        return Runtime(
-            name=self.name,
-            instructions=instructions,
-            store=self._store,
-            bus=self.bus,
-            tools=self.tools,
-            describe_tools=self._describe_tools,
-            pools=pools,
-            clock=clock or LoopClock(),
-            owner=TaskOwner(),
-            limits=Limits(
-                max_iterations=chain.max_iterations,
-                max_parallel_tools=chain.max_parallel_tools,
-                max_round_calls=chain.max_round_calls,
-                max_tool_calls=chain.max_tool_calls,
-                token_budget=chain.token_budget,
-                max_corrections=settings.tools.corrections,
-                max_all_corrections=settings.tools.corrections_in_all,
-                degraded=settings.model.degraded if degraded is None else degraded,
-                questions=self._output is None,
-            ),
-            timeout=chain.timeout,
-            approval_timeout=chain.approval_timeout,
-            window=settings.flow.window_ms / 1000,
-            max_batch_bytes=settings.flow.max_bytes,
-            run_log_bytes=settings.limits.run_log_bytes,
-            request_options=self._request_options(settings),
-            retries=RetryPolicy(**dict(settings.model.retries)),
-            output=self._output,
-            resolvers=self._resolvers,
-            count_tokens=self._tokenizer,
-            validation=settings.tools.validation,
-            transforms=transforms,
-        )
-
-    def _request_options(self, settings: Settings) -> dict[str, Any]:
-        defaults = {"temperature": settings.model.temperature, "max_tokens": settings.model.max_tokens}
-        given = {name: value for name, value in self._options.items() if value is not None}
-        form = {"response_format": self._output.schema} if self._output is not None else {}
-        return defaults | form | given
-
-    def _describe_tools(self) -> tuple[tuple[ToolSpec, ...], int]:
-        specs = self.tools.specs()
-        if specs is not self._specs[0]:  # the registry gives the same tuple until a tool is added
-            self._specs = (specs, estimate_tool_tokens(specs, self._tokenizer))
-        return self._specs
-
-
-def _with_bounds(section: ChainSettings, bounds: dict[str, Any]) -> ChainSettings:
-    """The section with what the agent was given itself. Raises `ConfigError` for the first that is out of range."""
-    try:
-        return ChainSettings.model_validate(section.model_dump() | bounds)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ConfigError(f"{first['loc'][0]} is {first['input']!r}; {first['msg'].lower()}") from None
-
-
-def _checked_options(options: ModelOptions | None) -> dict[str, Any]:
-    unknown = set(options or {}) - set(ModelOptions.__annotations__)
-    if unknown:
-        known = ", ".join(ModelOptions.__annotations__)
-        raise ConfigError(f"model_options has no {', '.join(sorted(unknown))}; it has {known}")
-    stop: Any = (options or {}).get("stop", ())
-    if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
-        raise ConfigError(f"model_options: stop is a tuple of texts, not {stop!r}")
-    return dict(options or {})
-
-
-def _checked_number(name: str, value: float | None, least: float) -> None:
-    if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
-        raise ConfigError(f"{name} is {value!r}; it must be a number of at least {least}")

@@ -54,7 +54,7 @@ from agentflow.streams import TaskOwner
 
 Prepared: TypeAlias = tuple[Sequence[AgentEvent | Command], Action | None]
 
-_AMENDED = "the call above this one was given other arguments while this one was open; it may have had its effect"
+_AMENDED = "the call of this agent was given other arguments, and ended"
 
 
 @dataclass(slots=True)

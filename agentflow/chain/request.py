@@ -1,5 +1,6 @@
 """What is asked of an agent: one message, checked before anything begins."""
 
+import math
 import re
 import uuid
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import msgspec
 
-from agentflow.errors import RequestError
+from agentflow.errors import ConfigError, RequestError
 from agentflow.events import MAX_EVENT_BYTES, plain
 from agentflow.messages import ImagePart, TextPart, clean_text, text_of
 
@@ -106,3 +107,31 @@ def request_of(input: Input | AgentRequest, fields: RequestFields) -> AgentReque
     except TypeError as error:
         known = ", ".join(name for name in AgentRequest.__dataclass_fields__ if name != "input")
         raise RequestError(f"{error}; a request has the fields {known}") from None
+
+
+class ModelOptions(TypedDict, total=False):
+    """What a request says beside its messages and tools; see `ModelRequest` for each."""
+
+    seed: int
+    stop: tuple[str, ...]
+    tool_choice: str
+    parallel_tool_calls: bool
+    extra_body: dict[str, Any]
+
+
+def checked_options(options: ModelOptions | None) -> dict[str, Any]:
+    """The options as they go into a request. Raises `ConfigError` for a name or a stop that cannot be."""
+    unknown = set(options or {}) - set(ModelOptions.__annotations__)
+    if unknown:
+        known = ", ".join(ModelOptions.__annotations__)
+        raise ConfigError(f"model_options has no {', '.join(sorted(unknown))}; it has {known}")
+    stop: Any = (options or {}).get("stop", ())
+    if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
+        raise ConfigError(f"model_options: stop is a tuple of texts, not {stop!r}")
+    return dict(options or {})
+
+
+def checked_number(name: str, value: float | None, least: float) -> None:
+    """Raise `ConfigError` unless `value` is None or a finite number of at least `least`."""
+    if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
+        raise ConfigError(f"{name} is {value!r}; it must be a number of at least {least}")

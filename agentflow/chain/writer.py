@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 Action: TypeAlias = Callable[[], None]
 Item: TypeAlias = "AgentEvent | Command | Ending"
 
-_CUT_OFF = "the run ended before this call did; it may or may not have had its effect"
 
 MAX_WAITING = 1000  # events in the inbox over which producers are asked to wait
 
@@ -303,7 +302,7 @@ class Writer:
         for chain_id in draft.state.open_chains():
             chain = draft.state.chain(chain_id)
             for call in chain.open_calls():
-                for event in closing_events(call, "cancelled", _CUT_OFF, self._commands.header(chain_id), chain):
+                for event in closing_events(call, "cancelled", "the run ended", self._commands.header(chain_id), chain):
                     self._reduce(draft, event)
         chain = draft.state.root
         fields = self._info.header() | {
@@ -368,9 +367,13 @@ def _timestamp(wall: float) -> str:
 
 
 def closing_events(
-    call: Call, status: ToolStatus, message: str, header: Mapping[str, Any], chain: ChainState
+    call: Call, status: ToolStatus, cause: str, header: Mapping[str, Any], chain: ChainState
 ) -> Sequence[AgentEvent]:
     """How an open call is closed from outside: its `tool_start` where it has none, and its `tool_error`."""
+    if call.started:
+        message = f"{cause} before this call did; it may or may not have had its effect"
+    else:
+        message = f"{cause} before this call began; it was not run"
     fields = dict(header) | {"iteration": chain.iteration, "call_id": call.call.call_id, "tool": call.call.name}
     attempt = call.attempt if call.started else call.attempt + 1
     error = ToolErrorEvent(

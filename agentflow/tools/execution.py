@@ -328,7 +328,7 @@ class _Call:
         return self.output.result()
 
     async def _in_thread(self, call: Callable[[], Any]) -> Ended:
-        return await self._pools.get(self._tool.pool).run(partial(self._inside, call))
+        return await self._pools.get(self._tool.pool).run(partial(self._inside, call), name=self._tool.name)
 
     def _inside(self, call: Callable[[], Any]) -> Any:
         """In a thread: `call`, unless everybody has left before it began."""

@@ -29,7 +29,7 @@ from agentflow import (
     of_type,
     tool,
 )
-from agentflow.agent import ModelOptions
+from agentflow.chain.request import ModelOptions
 from agentflow.events import (
     ApprovalEvent,
     CancelledEvent,

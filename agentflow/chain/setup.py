@@ -1,0 +1,122 @@
+"""What an agent was given and what is configured, made into what its runs share.
+
+The agent's own arguments beat the settings. Nothing is opened here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from agentflow.bus import EventBus
+from agentflow.chain.output import Output
+from agentflow.chain.runtime import Runtime, Transform
+from agentflow.errors import ConfigError
+from agentflow.messages import ToolSpec
+from agentflow.models.base import Tokenizer, estimate_tool_tokens
+from agentflow.models.resilience import RetryPolicy
+from agentflow.settings import ChainSettings, Settings
+from agentflow.state import Limits
+from agentflow.stores.base import Store
+from agentflow.streams import Clock, LoopClock, TaskOwner
+from agentflow.tools.pools import Pools
+from agentflow.tools.registry import ToolRegistry
+from agentflow.tools.resolvers import Resolver
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What an agent was constructed with. `bounds` are its own `ChainSettings`, `options` those of its requests."""
+
+    name: str
+    instructions: str
+    tools: ToolRegistry
+    store: Store
+    bus: EventBus
+    bounds: Mapping[str, Any]
+    options: Mapping[str, Any]
+    output: Output | None
+    degraded: str | None
+    transforms: tuple[Transform, ...]
+    resolvers: Sequence[Resolver]
+    tokenizer: Tokenizer
+    clock: Clock | None
+
+
+def make_runtime(given: Given, settings: Settings) -> Runtime:
+    """What the runs of an agent share. Raises `ConfigError` for a bound out of range and for an unknown pool."""
+    bounds = _with_bounds(settings.chain, given.bounds)
+    pools = Pools({name: (pool.size, pool.queue) for name, pool in settings.pools.items()})
+    for tool in given.tools:
+        pools.get(tool.pool)  # told now, not by the first call
+    return Runtime(
+        name=given.name,
+        instructions=given.instructions,
+        store=given.store,
+        bus=given.bus,
+        tools=given.tools,
+        describe_tools=_ToolSpecs(given.tools, given.tokenizer).tell,
+        pools=pools,
+        clock=given.clock or LoopClock(),
+        owner=TaskOwner(),
+        limits=_limits(given, bounds, settings),
+        timeout=bounds.timeout,
+        approval_timeout=bounds.approval_timeout,
+        window=settings.flow.window_ms / 1000,
+        max_batch_bytes=settings.flow.max_bytes,
+        run_log_bytes=settings.limits.run_log_bytes,
+        request_options=_request_options(given, settings),
+        retries=RetryPolicy(**dict(settings.model.retries)),
+        output=given.output,
+        resolvers=given.resolvers,
+        count_tokens=given.tokenizer,
+        validation=settings.tools.validation,
+        transforms=given.transforms,
+    )
+
+
+def _limits(given: Given, bounds: ChainSettings, settings: Settings) -> Limits:
+    return Limits(
+        max_iterations=bounds.max_iterations,
+        max_parallel_tools=bounds.max_parallel_tools,
+        max_round_calls=bounds.max_round_calls,
+        max_tool_calls=bounds.max_tool_calls,
+        token_budget=bounds.token_budget,
+        max_corrections=settings.tools.corrections,
+        max_all_corrections=settings.tools.corrections_in_all,
+        degraded=settings.model.degraded if given.degraded is None else given.degraded,
+        questions=given.output is None,
+    )
+
+
+def _request_options(given: Given, settings: Settings) -> dict[str, Any]:
+    defaults = {"temperature": settings.model.temperature, "max_tokens": settings.model.max_tokens}
+    own = {name: value for name, value in given.options.items() if value is not None}
+    form = {"response_format": given.output.schema} if given.output is not None else {}
+    return defaults | form | own
+
+
+class _ToolSpecs:
+    """The tools as a model sees them, with the estimate of their tokens; counted again when a tool was added."""
+
+    def __init__(self, tools: ToolRegistry, tokenizer: Tokenizer) -> None:
+        self._tools = tools
+        self._tokenizer = tokenizer
+        self._told: tuple[tuple[ToolSpec, ...], int] = ((), 0)
+
+    def tell(self) -> tuple[tuple[ToolSpec, ...], int]:
+        specs = self._tools.specs()
+        if specs is not self._told[0]:  # the registry gives the same tuple until a tool is added
+            self._told = (specs, estimate_tool_tokens(specs, self._tokenizer))
+        return self._told
+
+
+def _with_bounds(section: ChainSettings, bounds: Mapping[str, Any]) -> ChainSettings:
+    """The section with what the agent was given itself. Raises `ConfigError` for the first that is out of range."""
+    own = {name: value for name, value in bounds.items() if value is not None}
+    try:
+        return ChainSettings.model_validate(section.model_dump() | own)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigError(f"{first['loc'][0]} is {first['input']!r}; {first['msg'].lower()}") from None
