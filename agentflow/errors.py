@@ -20,6 +20,7 @@ AgentflowError                  kind
 ├── RequestError                request
 ├── StoreError                  store
 │   ├── RunNotFoundError        run_not_found
+│   ├── StoreFormatError        store_format
 │   ├── LeaseLostError          lease_lost
 │   └── OutcomePendingError     outcome_pending
 ├── SessionBusyError            busy
@@ -171,6 +172,13 @@ class RunNotFoundError(StoreError):
     """No run with this id is known here."""
 
     kind = "run_not_found"
+    retryable = False
+
+
+class StoreFormatError(StoreError):
+    """What is stored is damaged, of a newer version, or not ours; it was left as it is."""
+
+    kind = "store_format"
     retryable = False
 
 

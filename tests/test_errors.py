@@ -33,6 +33,7 @@ def test_the_kinds_of_the_contract_are_there_and_leaves_of_a_branch_differ():
         "RequestError": "request",
         "StoreError": "store",
         "RunNotFoundError": "run_not_found",
+        "StoreFormatError": "store_format",
         "LeaseLostError": "lease_lost",
         "OutcomePendingError": "outcome_pending",
         "SessionBusyError": "busy",

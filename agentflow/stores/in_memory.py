@@ -84,8 +84,8 @@ class InMemoryStore:
         self._sessions: OrderedDict[SessionKey, _Session] = OrderedDict()  # least recently used first
         self._outcomes = Outcomes(max_outcomes, outcome_ttl, now)
         self._facts = Facts(max_sessions)
-        self._appends = Waiters()
-        self._cancels = Waiters()
+        self._appends: Waiters[str] = Waiters()
+        self._cancels: Waiters[str] = Waiters()
 
     # -- the event log -----------------------------------------------------------------------------------
 
@@ -99,10 +99,12 @@ class InMemoryStore:
             expected += 1
             if event.seq != expected:
                 raise refusals.does_not_follow(run_id, event.seq, expected - 1)
+        if not events:
+            return
         if run is None:
             run = self._new_run(run_id)
         run.events.extend(events)
-        if run.events and run.events[-1].type in TERMINAL_TYPES:
+        if events[-1].type in TERMINAL_TYPES:
             run.closing, run.ended_at = (), self._now()
             self._ended[run_id] = None
         self._appends.wake(run_id)
@@ -119,7 +121,8 @@ class InMemoryStore:
         if run is None or not run.events:
             raise refusals.unknown_run(run_id)
         if len(run.events) <= after:
-            await self._appends.wait(run_id)
+            with self._appends.join(run_id) as appended:
+                await appended
 
     async def last(self, run_id: str) -> int | None:
         """See `EventLog.last`."""
@@ -176,7 +179,8 @@ class InMemoryStore:
     async def wait_cancel(self, run_id: str) -> CancelReason:
         """See `RunStore.wait_cancel`."""
         while (run := self._runs.get(run_id)) is None or run.cancel is None:
-            await self._cancels.wait(run_id)
+            with self._cancels.join(run_id) as asked:
+                await asked
         return run.cancel
 
     def _leased(self, run_id: str, token: int) -> _Run:

@@ -4,33 +4,38 @@ It knows nothing of what happened: who was woken looks for himself.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
 
 
-class Waiters:
+class Waiters(Generic[K]):
     """Futures by key, of any one loop at a time."""
 
     def __init__(self) -> None:
-        self._futures: dict[str, set[asyncio.Future[None]]] = {}
+        self._futures: dict[K, set[asyncio.Future[None]]] = {}
 
     @property
-    def keys(self) -> Iterable[str]:
+    def keys(self) -> Sequence[K]:
         """The keys somebody waits for now."""
         return tuple(self._futures)
 
-    async def wait(self, key: str) -> None:
-        """Return when `key` is next woken. What happened before the call is not noticed."""
+    @contextmanager
+    def join(self, key: K) -> Iterator[asyncio.Future[None]]:
+        """A future that is done when `key` is next woken; who joins before he looks misses nothing."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._futures.setdefault(key, set())
         waiting.add(future)
         try:
-            await future
+            yield future
         finally:
             waiting.discard(future)
             if not waiting and self._futures.get(key) is waiting:
                 del self._futures[key]
 
-    def wake(self, key: str) -> None:
+    def wake(self, key: K) -> None:
         """Wake all who wait for `key`."""
         for future in self._futures.pop(key, ()):
             if not future.done():

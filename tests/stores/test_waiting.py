@@ -4,10 +4,15 @@ from agentflow.stores.waiting import Waiters
 from tests.builders import turns
 
 
+async def wait(waiters, key):
+    with waiters.join(key) as woken:
+        await woken
+
+
 async def test_all_who_wait_for_a_key_are_woken_and_nobody_else():
     waiters = Waiters()
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(waiters.wait(key)) for key in ("a", "a", "b")]
+        tasks = [group.create_task(wait(waiters, key)) for key in ("a", "a", "b")]
         await turns()
         assert set(waiters.keys) == {"a", "b"}
         waiters.wake("a")
@@ -21,14 +26,14 @@ async def test_all_who_wait_for_a_key_are_woken_and_nobody_else():
 async def test_who_leaves_is_forgotten_also_in_the_moment_of_the_wake():
     waiters = Waiters()
     async with asyncio.TaskGroup() as group:
-        leaver, other = (group.create_task(waiters.wait("a")) for _ in range(2))
+        leaver, other = (group.create_task(wait(waiters, "a")) for _ in range(2))
         await turns()
         leaver.cancel()
         await turns()
         assert waiters.keys == ("a",)
         other.cancel()
         waiters.wake("a")
-        late = group.create_task(waiters.wait("a"))
+        late = group.create_task(wait(waiters, "a"))
         await turns()
         assert (other.cancelled(), waiters.keys) == (True, ("a",))
         waiters.wake("a")

@@ -1,0 +1,169 @@
+"""What the SQLite store does to runs, their events and their leases: functions of one connection.
+
+Those that write are run by the writer in its transaction, and look before they write; none waits for anything.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agentflow.events import TERMINAL_TYPES, AgentEvent, CancelReason, decode, encode
+from agentflow.stores import refusals
+from agentflow.stores.base import RunRecord, SessionKey
+
+PAGE_BYTES = 4 * 1024 * 1024  # encoded events after which a page ends, whatever its limit
+
+_RECORD = "SELECT number, run_id, user, session_id, last, ended_at, closing FROM runs"
+
+
+def user_column(user_id: str | None) -> str:
+    """A user's id as the tables have it: nobody is not the user with the empty id."""
+    return "" if user_id is None else f"={user_id}"
+
+
+def ensure_run(db: sqlite3.Connection, run_id: str) -> int:
+    """The number of the run; makes its record if there is none."""
+    db.execute("INSERT INTO runs (run_id) VALUES (?) ON CONFLICT DO NOTHING", (run_id,))
+    ((number,),) = db.execute("SELECT number FROM runs WHERE run_id = ?", (run_id,))
+    return int(number)
+
+
+def drop_if_empty(db: sqlite3.Connection, run_id: str) -> None:
+    """Forget a run of which there is nothing to know any more."""
+    db.execute(
+        "DELETE FROM runs WHERE run_id = ? AND last = 0 AND owner IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM sessions WHERE active_run = runs.run_id)"
+        " AND NOT EXISTS (SELECT 1 FROM waiting WHERE waiting.run_id = runs.run_id)",
+        (run_id,),
+    )
+
+
+def append(
+    db: sqlite3.Connection, run_id: str, events: Sequence[AgentEvent], *, token: int | None, wall: float
+) -> None:
+    """See `EventLog.append`."""
+    row = db.execute("SELECT last, owner, token FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    last, owner, held = row or (0, None, None)
+    if token is not None and (owner is None or held != token):
+        raise refusals.lease_lost(run_id, token)
+    for before, event in enumerate(events, last):
+        if event.seq != before + 1:
+            raise refusals.does_not_follow(run_id, event.seq, before)
+    if not events:
+        return
+    number = ensure_run(db, run_id)
+    rows = [(number, event.seq, encode(event)) for event in events]
+    db.executemany("INSERT INTO events (run, seq, data) VALUES (?, ?, ?)", rows)
+    ends = events[-1].type in TERMINAL_TYPES
+    db.execute(
+        "UPDATE runs SET last = ?, ended_at = ?, closing = iif(?, NULL, closing) WHERE number = ?",
+        (events[-1].seq, wall if ends else None, ends, number),
+    )
+
+
+def read(db: sqlite3.Connection, run_id: str, after: int, limit: int) -> list[AgentEvent]:
+    """See `EventLog.read`."""
+    found: list[AgentEvent] = []
+    size = 0
+    rows = db.execute(
+        "SELECT data FROM events WHERE run = (SELECT number FROM runs WHERE run_id = ?) AND seq > ?"
+        " ORDER BY seq LIMIT ?",
+        (run_id, after, limit),
+    )
+    for (data,) in rows:
+        found.append(decode(data))
+        size += len(data)
+        if size >= PAGE_BYTES:
+            break
+    rows.close()
+    return found
+
+
+def last(db: sqlite3.Connection, run_id: str) -> int | None:
+    """See `EventLog.last`."""
+    row = db.execute("SELECT last FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    return row[0] or None if row else None
+
+
+def find_run(db: sqlite3.Connection, run_id: str) -> RunRecord | None:
+    """See `RunStore.find_run`."""
+    row = db.execute(f"{_RECORD} WHERE run_id = ?", (run_id,)).fetchone()
+    return _record(row) if row else None
+
+
+def list_runs(db: sqlite3.Connection, before: int | None, limit: int, *, open_only: bool) -> list[RunRecord]:
+    """See `RunStore.list_runs`."""
+    rows = db.execute(
+        f"{_RECORD} WHERE (?1 IS NULL OR number < ?1) AND NOT (?2 AND ended_at IS NOT NULL)"
+        " ORDER BY number DESC LIMIT ?3",
+        (before, open_only, limit),
+    )
+    return [_record(row) for row in rows]
+
+
+def acquire_lease(db: sqlite3.Connection, run_id: str, owner: str, ttl: float, now: float) -> int | None:
+    """See `RunStore.acquire_lease`."""
+    number = ensure_run(db, run_id)
+    ((holder, token, until, lease),) = db.execute(
+        "SELECT owner, token, leased_until, lease FROM runs WHERE number = ?", (number,)
+    )
+    if holder != owner:
+        # A lease that lasts for longer than it was given for is of a time before the machine was started.
+        if holder is not None and now < until <= now + lease:
+            return None
+        ((token,),) = db.execute("UPDATE tokens SET last = last + 1 RETURNING last").fetchall()
+    db.execute(
+        "UPDATE runs SET owner = ?, token = ?, leased_until = ?, lease = ? WHERE number = ?",
+        (owner, token, now + ttl, ttl, number),
+    )
+    return int(token)
+
+
+def renew_lease(db: sqlite3.Connection, run_id: str, token: int, ttl: float, now: float) -> None:
+    """See `RunStore.renew_lease`."""
+    renewed = db.execute(
+        "UPDATE runs SET leased_until = ?, lease = ? WHERE run_id = ? AND token = ? AND owner IS NOT NULL",
+        (now + ttl, ttl, run_id, token),
+    )
+    if not renewed.rowcount:
+        raise refusals.lease_lost(run_id, token)
+
+
+def release_lease(db: sqlite3.Connection, run_id: str, token: int) -> None:
+    """See `RunStore.release_lease`."""
+    if db.execute("UPDATE runs SET owner = NULL WHERE run_id = ? AND token = ?", (run_id, token)).rowcount:
+        drop_if_empty(db, run_id)
+
+
+def request_cancel(db: sqlite3.Connection, run_ids: Iterable[str], reason: CancelReason) -> None:
+    """See `RunStore.request_cancel`."""
+    db.executemany(
+        "UPDATE runs SET cancel = ? WHERE run_id = ? AND cancel IS NULL AND ended_at IS NULL",
+        [(reason, run_id) for run_id in run_ids],
+    )
+
+
+def cancel_reason(db: sqlite3.Connection, run_id: str) -> CancelReason | None:
+    """Why the run is asked to end, None if it is not."""
+    row: tuple[CancelReason | None] | None
+    row = db.execute("SELECT cancel FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    return row[0] if row else None
+
+
+def drop_runs(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    """Forget runs with all their events."""
+    rows = [(number,) for number in numbers]
+    db.executemany("DELETE FROM events WHERE run = ?", rows)
+    db.executemany("DELETE FROM runs WHERE number = ?", rows)
+
+
+def _record(row: Any) -> RunRecord:
+    number, run_id, user, session_id, last_seq, ended_at, closing = row
+    return RunRecord(
+        run_id=run_id,
+        number=number,
+        session=SessionKey(session_id, user[1:] if user else None) if session_id is not None else None,
+        last=last_seq,
+        ended=ended_at is not None,
+        closing=tuple(decode(line) for line in closing.split(b"\n")) if closing else (),
+    )
