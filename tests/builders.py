@@ -95,7 +95,8 @@ def approval(call_id, iteration=1):
 
 
 def resolved(target, decision, iteration=1, text=None):
-    return make(ResolvedEvent, iteration, target=target, decision=decision, text=text)
+    arguments = {} if decision == "amended" else None
+    return make(ResolvedEvent, iteration, target=target, decision=decision, text=text, arguments=arguments)
 
 
 def warning(iteration=1):

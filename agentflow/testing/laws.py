@@ -1,15 +1,15 @@
 """The laws of a run's log, as one pure check.
 
 Whatever happens to a run – errors, cancels, crashes, retries – its log obeys them, so any test may end with
-`assert_laws`. It reads events only and knows nothing of how they came about.
+`assert_laws`. It reads events only and knows nothing of how they came about. What holds for tool calls, for what runs
+inside them and for the decisions of humans is in `law_of_calls`.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 from agentflow.events import (
     MAX_DELTA_BYTES,
@@ -27,16 +27,14 @@ from agentflow.events import (
     State,
     StateEvent,
     ToolCompleteEvent,
-    ToolDeltaEvent,
     ToolErrorEvent,
     ToolStartEvent,
     encode,
 )
 from agentflow.messages import Usage
 from agentflow.state import TABLE, TERMINAL_STATES
-
-Log: TypeAlias = Sequence[AgentEvent]
-Violations: TypeAlias = Iterator[str]
+from agentflow.testing import law_of_calls
+from agentflow.testing.law_of_calls import Log, Violations, at
 
 _TIME_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|\+00:00)")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -45,9 +43,6 @@ _END_STATES = {
     EventType.FAILED: State.FAILED,
     EventType.CANCELLED: State.CANCELLED,
 }
-_AFTER_A_CANCELLED_CALL = frozenset(
-    {EventType.TOOL_START, EventType.STATE, EventType.WARNING, EventType.FAILED, EventType.CANCELLED}
-)
 
 
 class LawError(AssertionError):
@@ -84,16 +79,16 @@ def _common_fields_are_constant(events: Log) -> Violations:
             yield f"{name} changes in the run: {sorted(values)!r}"
     for event in events:
         if not _TRACE_ID.fullmatch(event.trace_id):
-            yield f"{_at(event)}: trace_id {event.trace_id!r} is not 32 hex digits"
+            yield f"{at(event)}: trace_id {event.trace_id!r} is not 32 hex digits"
 
 
 def _time_goes_on(events: Log) -> Violations:
     for event in events:
         if not _TIME_STAMP.fullmatch(event.ts):
-            yield f"{_at(event)}: ts {event.ts!r} is not RFC 3339 in UTC with microseconds"
+            yield f"{at(event)}: ts {event.ts!r} is not RFC 3339 in UTC with microseconds"
     for before, after in pairwise(events):
         if after.ts < before.ts:
-            yield f"{_at(after)}: ts {after.ts} is before that of the event before, {before.ts}"
+            yield f"{at(after)}: ts {after.ts} is before that of the event before, {before.ts}"
 
 
 def _chains_form_a_tree(events: Log) -> Violations:
@@ -101,40 +96,40 @@ def _chains_form_a_tree(events: Log) -> Violations:
     for event in events:
         place = (event.parent_chain_id, event.path)
         if known.setdefault(event.chain_id, place) != place:
-            yield f"{_at(event)}: chain {event.chain_id!r} changes its parent or path"
+            yield f"{at(event)}: chain {event.chain_id!r} changes its parent or path"
         if (event.chain_id == event.run_id) != (event.parent_chain_id is None):
-            yield f"{_at(event)}: the root, and only it, has the run's id and no parent"
+            yield f"{at(event)}: the root, and only it, has the run's id and no parent"
         if event.parent_chain_id is not None and event.parent_chain_id not in known:
-            yield f"{_at(event)}: the parent {event.parent_chain_id!r} has no event before this one"
+            yield f"{at(event)}: the parent {event.parent_chain_id!r} has no event before this one"
 
 
 def _sizes_are_bounded(events: Log) -> Violations:
     for event in events:
         size, limit = len(encode(event)), MAX_DELTA_BYTES if isinstance(event, DeltaEvent) else MAX_EVENT_BYTES
         if size > limit:
-            yield f"{_at(event)}: {size} bytes encoded, more than {limit}"
+            yield f"{at(event)}: {size} bytes encoded, more than {limit}"
         result = len(event.result.encode()) if isinstance(event, ToolCompleteEvent | ToolErrorEvent) else 0
         if result > MAX_RESULT_BYTES:
-            yield f"{_at(event)}: a result of {result} bytes, more than {MAX_RESULT_BYTES}"
+            yield f"{at(event)}: a result of {result} bytes, more than {MAX_RESULT_BYTES}"
 
 
 def _a_gap_is_never_stored(events: Log) -> Violations:
     for event in events:
         if event.type is EventType.GAP:
-            yield f"{_at(event)}: a gap is one reader's view, never in a log"
+            yield f"{at(event)}: a gap is one reader's view, never in a log"
 
 
 def _a_run_begins_with_its_input(events: Log) -> Violations:
     first = events[0] if events else None
     never_begun = isinstance(first, StateEvent) and first.current in TERMINAL_STATES
     if first is not None and not never_begun and not isinstance(first, InputEvent):
-        yield f"{_at(first)}: a run begins with its input, unless it ended before it began"
+        yield f"{at(first)}: a run begins with its input, unless it ended before it began"
 
 
 def _one_end(events: Log) -> Violations:
     for event in events[:-1]:
         if event.type in TERMINAL_TYPES:
-            yield f"{_at(event)}: a terminal event is not the last event"
+            yield f"{at(event)}: a terminal event is not the last event"
     if not events or events[-1].type not in TERMINAL_TYPES:
         yield "the log does not end with a terminal event"
 
@@ -142,7 +137,7 @@ def _one_end(events: Log) -> Violations:
 def _the_end_is_the_roots(events: Log) -> Violations:
     for event in events:
         if event.type in TERMINAL_TYPES and event.chain_id != event.run_id:
-            yield f"{_at(event)}: the terminal event of a run is its root's"
+            yield f"{at(event)}: the terminal event of a run is its root's"
 
 
 def _the_state_of_the_end_stands_before_it(events: Log) -> Violations:
@@ -151,38 +146,62 @@ def _the_state_of_the_end_stands_before_it(events: Log) -> Violations:
             continue
         state = before.current if isinstance(before, StateEvent) and before.chain_id == event.chain_id else None
         if state is not _END_STATES[event.type]:
-            yield f"{_at(event)}: the state into {_END_STATES[event.type]} must stand directly before it"
+            yield f"{at(event)}: the state into {_END_STATES[event.type]} must stand directly before it"
 
 
 def _states_follow_the_table(events: Log) -> Violations:
     states: dict[str, State] = defaultdict(lambda: State.IDLE)
-    for before, event, after in zip((None, *events), events, (*events[1:], None), strict=False):
+    parents = {event.chain_id: event.parent_chain_id for event in events}
+    cause: AgentEvent | None = None  # the last event that is no output
+    changed: set[str] = set()  # the chains that it has changed
+    for position, event in enumerate(events):
+        after = events[position + 1] if position + 1 < len(events) else None
         state = states[event.chain_id]
         if isinstance(event, StateEvent):
-            yield from _change(event, state, cause=after if event.current in TERMINAL_STATES else before)
+            earlier = None if event.chain_id in changed else cause
+            yield from _change(event, state, after if event.current in TERMINAL_STATES else earlier, parents)
             states[event.chain_id] = event.current
-        elif event.type not in TERMINAL_TYPES:
-            changes = isinstance(after, StateEvent) and after.current not in TERMINAL_STATES
-            yield from _cause(event, state, changes=changes)
+            changed.add(event.chain_id)
+            continue
+        cause = event
+        changed.clear()
+        if event.type not in TERMINAL_TYPES:
+            moves = isinstance(after, StateEvent) and after.current not in TERMINAL_STATES
+            yield from _cause(event, state, changes=moves and after is not None and after.chain_id == event.chain_id)
 
 
-def _change(event: StateEvent, state: State, cause: AgentEvent | None) -> Violations:
+def _change(event: StateEvent, state: State, cause: AgentEvent | None, parents: Mapping[str, str | None]) -> Violations:
     if event.previous is not state:
-        yield f"{_at(event)}: changes from {event.previous}, but the chain was {state}"
+        yield f"{at(event)}: changes from {event.previous}, but the chain was {state}"
     if event.previous is event.current:
-        yield f"{_at(event)}: changes nothing"
-    if cause is None or cause.chain_id != event.chain_id or isinstance(cause, StateEvent):
-        yield f"{_at(event)}: stands beside no event that could have caused it"
-    elif event.current not in TABLE[event.previous].get(cause.type, ()):
-        yield f"{_at(event)}: {cause.type} cannot lead from {event.previous} to {event.current}"
+        yield f"{at(event)}: changes nothing"
+    if cause is None or not _may_cause(event, cause, parents):
+        yield f"{at(event)}: stands beside no event that could have caused it"
+        return
+    type_ = cause.type
+    if cause.chain_id == event.parent_chain_id and event.current in TERMINAL_STATES:
+        type_ = next(end for end, target in _END_STATES.items() if target is event.current)  # its own end, so to say
+    if event.current not in TABLE[event.previous].get(type_, ()):
+        yield f"{at(event)}: {cause.type} cannot lead from {event.previous} to {event.current}"
+
+
+def _may_cause(event: StateEvent, cause: AgentEvent, parents: Mapping[str, str | None]) -> bool:
+    """A chain's state is changed by its own events, by those below it, and at its end by the call that called it."""
+    if event.current in TERMINAL_STATES and event.parent_chain_id is not None:
+        closes = isinstance(cause, ToolCompleteEvent | ToolErrorEvent)
+        return closes and cause.chain_id == event.parent_chain_id
+    chain_id: str | None = cause.chain_id
+    while chain_id not in (None, event.chain_id):
+        chain_id = parents.get(chain_id or "")
+    return chain_id is not None
 
 
 def _cause(event: AgentEvent, state: State, *, changes: bool) -> Violations:
     allowed = TABLE[state].get(event.type)
     if allowed is None:
-        yield f"{_at(event)}: not allowed in state {state}"
+        yield f"{at(event)}: not allowed in state {state}"
     elif not changes and state not in allowed:
-        yield f"{_at(event)}: no state event follows, but the chain cannot stay {state}"
+        yield f"{at(event)}: no state event follows, but the chain cannot stay {state}"
 
 
 @dataclass
@@ -197,7 +216,7 @@ class _Rounds:
 
     def read(self, event: AgentEvent) -> Violations:
         if event.iteration < self.seen:
-            yield f"{_at(event)}: round {event.iteration} after round {self.seen}"
+            yield f"{at(event)}: round {event.iteration} after round {self.seen}"
         self.seen = max(self.seen, event.iteration)
         match event:
             case ModelStartEvent():
@@ -207,10 +226,10 @@ class _Rounds:
             case RollbackEvent() | ModelCompleteEvent():
                 attempt = event.attempt if isinstance(event, RollbackEvent) else self.attempt
                 if not self.open or (event.iteration, attempt) != (self.iteration, self.attempt):
-                    yield f"{_at(event)}: ends no open model call"
+                    yield f"{at(event)}: ends no open model call"
                 self.open, self.deltas = False, 0
             case ToolStartEvent() if self.open or event.iteration != self.iteration:
-                yield f"{_at(event)}: a tool of round {event.iteration}, whose reply is not the last whole one"
+                yield f"{at(event)}: a tool of round {event.iteration}, whose reply is not the last whole one"
             case _:
                 pass
 
@@ -218,87 +237,24 @@ class _Rounds:
         again = event.iteration == self.iteration
         expected = (self.iteration, self.attempt + 1) if again else (self.iteration + 1, 1)
         if (event.iteration, event.attempt) != expected:
-            yield f"{_at(event)}: round {event.iteration}, attempt {event.attempt}, expected {expected}"
+            yield f"{at(event)}: round {event.iteration}, attempt {event.attempt}, expected {expected}"
         if self.open and (self.deltas or not again):
-            yield f"{_at(event)}: attempt {self.attempt} before it was neither whole nor rolled back"
+            yield f"{at(event)}: attempt {self.attempt} before it was neither whole nor rolled back"
         self.iteration, self.attempt, self.open, self.deltas = event.iteration, event.attempt, True, 0
 
     def _delta(self, event: DeltaEvent) -> Violations:
         self.deltas += 1
         if self.open:
             if (event.iteration, event.attempt) != (self.iteration, self.attempt):
-                yield f"{_at(event)}: round {event.iteration}, attempt {event.attempt} is not the open one"
+                yield f"{at(event)}: round {event.iteration}, attempt {event.attempt} is not the open one"
         elif event.iteration != self.iteration + 1:  # the framework's own text is one more round without a call
-            yield f"{_at(event)}: a delta of round {event.iteration}, which has no open model call"
+            yield f"{at(event)}: a delta of round {event.iteration}, which has no open model call"
 
 
 def _rounds_go_on(events: Log) -> Violations:
     chains: dict[str, _Rounds] = defaultdict(_Rounds)
     for event in events:
         yield from chains[event.chain_id].read(event)
-
-
-@dataclass
-class _Call:
-    """One tool call, as far as the log was read."""
-
-    chain_id: str
-    tool: str
-    attempt: int = 0
-    open: bool = False
-    closed: bool = False
-
-    def read(self, event: ToolStartEvent | ToolDeltaEvent | ToolCompleteEvent | ToolErrorEvent) -> Violations:
-        if (event.chain_id, event.tool) != (self.chain_id, self.tool):
-            yield f"{_at(event)}: call {event.call_id!r} was made by another chain or for another tool"
-        starts = isinstance(event, ToolStartEvent)
-        if self.closed:
-            yield f"{_at(event)}: call {event.call_id!r} was closed before"
-        elif starts is self.open or event.attempt != self.attempt + starts:
-            yield f"{_at(event)}: attempt {event.attempt} of call {event.call_id!r} {'is' if starts else 'is not'} open"
-        self.attempt = event.attempt
-        if starts:
-            self.open = True
-        elif not isinstance(event, ToolDeltaEvent):
-            self.open = False
-            self.closed = not (isinstance(event, ToolErrorEvent) and event.will_retry)
-
-
-def _read_calls(events: Log, calls: dict[str, _Call]) -> Violations:
-    for event in events:
-        if isinstance(event, ModelCompleteEvent):
-            for call in event.tool_calls:
-                if call.call_id in calls:
-                    yield f"{_at(event)}: the call id {call.call_id!r} was used before in this run"
-                calls[call.call_id] = _Call(event.chain_id, call.name)
-        elif isinstance(event, ToolStartEvent | ToolDeltaEvent | ToolCompleteEvent | ToolErrorEvent):
-            known = calls.get(event.call_id)
-            if known is None:
-                yield f"{_at(event)}: no model asked for call {event.call_id!r}"
-            else:
-                yield from known.read(event)
-
-
-def _calls_open_and_close(events: Log) -> Violations:
-    yield from _read_calls(events, {})
-
-
-def _every_call_is_closed(events: Log) -> Violations:
-    calls: dict[str, _Call] = {}
-    for _ in _read_calls(events, calls):  # told by the law above
-        pass
-    for call_id, call in calls.items():
-        if not call.closed:
-            yield f"the end: call {call_id!r} was never closed"
-
-
-def _cancelled_calls_stand_at_the_end(events: Log) -> Violations:
-    ending = False
-    for event in events:
-        cancels = isinstance(event, ToolErrorEvent) and event.status == "cancelled"
-        ending = ending or cancels
-        if ending and not cancels and event.type not in _AFTER_A_CANCELLED_CALL:
-            yield f"{_at(event)}: comes after a cancelled call, which only a run that is ending has"
 
 
 def _final_text_is_the_last_round(events: Log) -> Violations:
@@ -314,9 +270,9 @@ def _final_text_is_the_last_round(events: Log) -> Violations:
         if isinstance(event, DeltaEvent) and event.channel == "answer" and (event.iteration, event.attempt) == last
     )
     if final.text != text:
-        yield f"{_at(final)}: its text {_short(final.text)} is not the joined answer of the last round {_short(text)}"
+        yield f"{at(final)}: its text {_short(final.text)} is not the joined answer of the last round {_short(text)}"
     if final.iterations != last[0]:
-        yield f"{_at(final)}: iterations {final.iterations}, but the last round is {last[0]}"
+        yield f"{at(final)}: iterations {final.iterations}, but the last round is {last[0]}"
 
 
 def _final_tools_are_the_calls(events: Log) -> Violations:
@@ -335,24 +291,26 @@ def _final_tools_are_the_calls(events: Log) -> Violations:
         done = {call_id: told[call_id] for call_id in done if call_id in told}
     for call_id in sorted(told.keys() | done.keys()):
         if told.get(call_id) != done.get(call_id):
-            yield f"{_at(final)}: call {call_id!r} is {told.get(call_id)!r} in tools, {done.get(call_id)!r} in the log"
+            yield f"{at(final)}: call {call_id!r} is {told.get(call_id)!r} in tools, {done.get(call_id)!r} in the log"
 
 
 def _final_usage_is_the_sum(events: Log) -> Violations:
     final = _final(events)
-    if final is None or any(isinstance(event, RollbackEvent) for event in events):
+    if final is None or any(map(_breaks_off, events)):
         return  # what a broken attempt cost stands in no other event
     total = sum((event.usage for event in events if isinstance(event, ModelCompleteEvent)), Usage())
     if final.usage != total:
-        yield f"{_at(final)}: usage {final.usage!r}, but the model calls sum up to {total!r}"
+        yield f"{at(final)}: usage {final.usage!r}, but the model calls sum up to {total!r}"
+
+
+def _breaks_off(event: AgentEvent) -> bool:
+    """Whether a model call, or a chain with one, was broken off here."""
+    ends = isinstance(event, StateEvent) and event.current in (State.FAILED, State.CANCELLED)
+    return ends or isinstance(event, RollbackEvent)
 
 
 def _final(events: Log) -> FinalEvent | None:
     return next((event for event in events if isinstance(event, FinalEvent)), None)
-
-
-def _at(event: AgentEvent) -> str:
-    return f"seq {event.seq} ({event.type})"
 
 
 def _short(text: str) -> str:
@@ -371,10 +329,9 @@ _LAWS: tuple[Callable[[Log], Violations], ...] = (
     _the_state_of_the_end_stands_before_it,
     _states_follow_the_table,
     _rounds_go_on,
-    _calls_open_and_close,
-    _cancelled_calls_stand_at_the_end,
+    *law_of_calls.LAWS,
     _final_text_is_the_last_round,
     _final_tools_are_the_calls,
     _final_usage_is_the_sum,
 )
-_LAWS_OF_AN_END: tuple[Callable[[Log], Violations], ...] = (_one_end, _every_call_is_closed)
+_LAWS_OF_AN_END: tuple[Callable[[Log], Violations], ...] = (_one_end, law_of_calls.every_call_is_closed)
