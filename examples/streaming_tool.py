@@ -37,7 +37,7 @@ async def main() -> None:
             if isinstance(event, ToolDeltaEvent):
                 print("tool:", event.data)
             elif isinstance(event, DeltaEvent):
-                print("answer:", event.text)
+                print(event.text, end="")
 
 
 asyncio.run(main())
