@@ -23,6 +23,7 @@ class Outcomes:
 
     def __init__(self, work: Work) -> None:
         self._work = work
+        self._unsure: set[OutcomeKey] = set()  # an attempt under it failed, and may have had its effect all the same
 
     async def recall(self, tool: Tool, start: ToolStartEvent) -> AgentEvent | None:
         """The end of a call that must not be run: its deed was done, or may have been; None if it is to be run.
@@ -38,6 +39,7 @@ class Outcomes:
         except OutcomePendingError:
             return None if tool.idempotent else unknown_outcome(_PENDING.format(key=key.key[:100]), fields)
         except StoreError as error:  # nothing was run, and that is what the model may say
+            await self._release(start, key)  # it may be claimed, and only the reply was lost
             message = f"the index of outcomes could not be asked, so the call was not run: {text_of(error)}"
             result = f"[error: {error.kind}]\n{message}"
             info = ErrorInfo(kind=error.kind, message=message)
@@ -46,19 +48,34 @@ class Outcomes:
             return None
         return ToolCompleteEvent(result=done.result, truncated=done.truncated, reused_from=done.call_id, **fields)
 
-    async def keep(self, start: ToolStartEvent, outcome: ToolOutcome, *, final: bool) -> None:
-        """Before anybody sees the end: keep the outcome, or free the key where nothing can have been done."""
-        key, store = self._key(start), self._work.runtime.store
+    async def keep(self, tool: Tool, start: ToolStartEvent, outcome: ToolOutcome) -> None:
+        """Before anybody sees the end of an attempt: keep its outcome, or free the key where nothing was done.
+
+        After a failure that may have had its effect the key of a tool that is not idempotent stays claimed, so that
+        later calls are told of it. One that is idempotent is run again in any case.
+        """
+        key = self._key(start)
         if key is None:
             return
+        if outcome.abandoned or outcome.cause == "timeout" or outcome.status == "amended":
+            self._unsure.add(key)
+        if outcome.ok:
+            try:
+                await self._work.runtime.store.keep_outcome(key, start.call_id, self._kept(start, outcome))
+            except StoreError as error:
+                self._warn(start, key, f"the outcome of {start.tool} was not kept: {text_of(error)}")
+        elif tool.idempotent or key not in self._unsure:
+            await self._release(start, key)
+
+    async def _release(self, start: ToolStartEvent, key: OutcomeKey) -> None:
         try:
-            if outcome.ok:
-                await store.keep_outcome(key, start.call_id, self._kept(start, outcome))
-            elif final and not outcome.abandoned and outcome.cause != "timeout":
-                await store.release_outcome(key, start.call_id)
+            await self._work.runtime.store.release_outcome(key, start.call_id)
         except StoreError as error:
-            data = {"call_id": start.call_id, "tool": start.tool, "key": key.key[:200]}
-            self._work.warn("outcome_not_kept", f"the outcome of {start.tool} was not kept: {text_of(error)}", data)
+            self._warn(start, key, f"the idempotency key of {start.tool} was not freed: {text_of(error)}")
+
+    def _warn(self, start: ToolStartEvent, key: OutcomeKey, message: str) -> None:
+        data = {"call_id": start.call_id, "tool": start.tool, "key": key.key[:200]}
+        self._work.warn("outcome_not_kept", message, data)
 
     def _kept(self, start: ToolStartEvent, outcome: ToolOutcome) -> Outcome:
         run_id = self._work.info.run_id

@@ -251,10 +251,8 @@ class ToolCalls:
         wait = None
         if event is None:
             outcome = await self._execute(tool, arguments, start)
-            if self._work.writer.ending:
-                return
             wait = None if outcome.status == "amended" else wait_before_retry(tool, outcome, start.attempt)
-            await self._outcomes.keep(start, outcome, final=wait is None)
+            await self._outcomes.keep(tool, start, outcome)
             event = self._closing_event(tool, start, outcome, will_retry=wait is not None)
         self._work.post(event)
         if wait is not None:
