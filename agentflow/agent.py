@@ -5,6 +5,7 @@ How a run proceeds is in `chain` and `state`; which client a model string means 
 
 import asyncio
 import inspect
+import logging
 import secrets
 import threading
 import uuid
@@ -22,6 +23,7 @@ from agentflow.bus import EventBus
 from agentflow.chain import AgentChain, AgentReply
 from agentflow.chain.nesting import MAX_DEPTH, AgentTool, agent_tool
 from agentflow.chain.output import Output
+from agentflow.chain.recovery import first_input, info_of, open_runs
 from agentflow.chain.request import (
     AgentRequest,
     Input,
@@ -48,7 +50,7 @@ from agentflow.models.base import (
 from agentflow.models.clients import ModelClients, close
 from agentflow.settings import Settings
 from agentflow.state import Limits
-from agentflow.stores.base import SessionKey, Store
+from agentflow.stores.base import RunRecord, SessionKey, Store
 from agentflow.stores.in_memory import InMemoryStore
 from agentflow.streams import CANCEL_GRACE, Clock, is_running
 from agentflow.tools.policy import Approval
@@ -57,6 +59,8 @@ from agentflow.tools.resolvers import DEFAULT_RESOLVERS, Resolver
 
 # The agents, by id, whose `chat_sync` waits for the code that is running.
 _WAITING_AGENTS: ContextVar[frozenset[int]] = ContextVar("agentflow_waiting_agents", default=frozenset())
+
+logger = logging.getLogger(__name__)
 
 _SHUTDOWN_GRACE = 5.0  # seconds in which ended runs may still write their end
 
@@ -218,6 +222,32 @@ class Agent:
         finally:
             await self._close_connections(given=True)  # no other loop could close what this one opened
 
+    async def recover(self) -> list[AgentChain]:
+        """Take over the runs of this agent's name whose process died, and give their chains.
+
+        Call it when a service starts. Each goes on from its log, once and detached: a model call is begun anew
+        (`rollback(crashed)`), a tool call that was running ends as `unknown_outcome` unless its tool is idempotent,
+        what waits for a human waits on, and a missing terminal event is written. `chain.recovery = "fail"` ends them
+        as `failed(crashed)` instead. Runs that another process works on are left to it. It needs the same agents and
+        tools; a run that cannot be taken over is logged and left. Raises `StoreError` if the runs cannot be listed.
+        """
+        records = [record async for record in open_runs(self._store) if record.run_id not in self._runs]
+        runs = [await self._recovered(record) for record in records]
+        return [AgentChain(run, self._ready().owner) for run in runs if run is not None]
+
+    async def _recovered(self, record: RunRecord) -> Run | None:
+        runtime = self._run_runtime()
+        try:
+            begun = await first_input(runtime, record)
+            if begun is None or begun.path[0] != self.name:
+                return None
+            models = self._resolve(begun.model or None)
+            run = Run(runtime, info_of(begun, models), on_start=self._started, on_closed=self._ended)
+            return run if await run.recover() else None
+        except AgentflowError:
+            logger.exception("run %s could not be recovered", record.run_id)
+            return None
+
     def attach(self, run_id: str) -> AgentChain:
         """The chain of a run of this agent that is alive, to follow and control; leaving it only detaches.
 
@@ -322,11 +352,12 @@ class Agent:
             metadata=request.metadata,
             chain_id=run_id,
         )
-        runtime = self._ready()
-        limits = self._limits()
-        if limits is not runtime.limits:
-            runtime = replace(runtime, limits=limits)
-        return Run(runtime, info, on_start=self._started, on_closed=self._ended)
+        return Run(self._run_runtime(), info, on_start=self._started, on_closed=self._ended)
+
+    def _run_runtime(self) -> Runtime:
+        """What the next run is lent: with the tools and agents that there are now."""
+        runtime, limits = self._ready(), self._limits()
+        return runtime if limits is runtime.limits else replace(runtime, limits=limits)
 
     # -- agents as tools ---------------------------------------------------------------------------------
 

@@ -162,7 +162,8 @@ class ChainSettings(_Section):
     """Bounds of one run, with the agents below it; times in seconds, `token_budget` 0 for any number.
 
     `max_round_calls` tool calls of one reply are run, `max_tool_calls` of a run. `approval_timeout` is how long a call
-    waits for a human's approval; the time in which a run waits for humans does not count in its `timeout`.
+    waits for a human's approval; the time in which a run waits for humans does not count in its `timeout`. A run whose
+    process died goes on (`resume`) or ends `failed(crashed)`, by `recovery`.
     """
 
     max_iterations: Count = 15
@@ -172,6 +173,7 @@ class ChainSettings(_Section):
     token_budget: CountFromZero = 0
     timeout: Duration = 600.0
     approval_timeout: Duration = 86400.0
+    recovery: Literal["resume", "fail"] = "resume"
 
 
 class FlowSettings(_Section):

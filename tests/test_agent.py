@@ -206,7 +206,7 @@ async def test_closing_that_is_itself_cancelled_still_ends_the_threads():
 
     agent = Agent(model=ScriptedModel([call("look", key="a")], "done"), tools=TOOLS)
     await agent.chat("hello")
-    agent._model = stubborn
+    agent._models._model = stubborn
     agent.start("hello")
     await turns()
     closing = asyncio.get_running_loop().create_task(agent.aclose())
@@ -447,5 +447,5 @@ async def test_clients_of_models_that_requests_name_are_bounded_and_those_at_wor
         await agent.chat("hello")
         for number in range(200):
             agent.stream("hello", model=f"mine/{number}")
-        assert len(agent._models) <= 65
+        assert len(agent._models._made) <= 65
         assert (await agent.chat("hello", model="scripted/ho")).text == "ho"

@@ -111,7 +111,7 @@ class Control:
         self, chain_id: str, target: str, decision: Decision, *, once: bool = True, **fields: Any
     ) -> ResolvedEvent:
         with self._lock:
-            if target in self._decided:
+            if once and target in self._decided:
                 raise self._not_pending(self._state(), f"no decision on {target!r} any more: it was just made")
             if once:
                 self._decided.add(target)

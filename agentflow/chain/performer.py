@@ -5,7 +5,7 @@ It decides nothing: what follows from an event is in `state`, when it counts is 
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -13,12 +13,13 @@ import msgspec
 from agentflow.chain.control import Control
 from agentflow.chain.model_calls import ModelCalls
 from agentflow.chain.nesting import AgentTool, answer_event, child_of, failure_event
+from agentflow.chain.recovery import Past, left_to_do
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.chain.tool_calls import ToolCalls
 from agentflow.chain.transforms import Transforms
 from agentflow.chain.work import Work
 from agentflow.chain.writer import Action, Ending, Writer, closing_events
-from agentflow.errors import ModelOutputError
+from agentflow.errors import ConfigError, ModelOutputError
 from agentflow.events import (
     MAX_EVENT_BYTES,
     AgentEvent,
@@ -35,9 +36,11 @@ from agentflow.events import (
 )
 from agentflow.messages import Message, Usage
 from agentflow.state import (
+    TERMINAL_STATES,
     Ask,
     Call,
     CallModel,
+    ChainState,
     Command,
     CompleteTool,
     Correct,
@@ -113,6 +116,32 @@ class Performer:
     def begin(self, history: tuple[Message, ...]) -> None:
         """What the conversation holds so far."""
         self._root.models.begin(history)
+
+    def restore(self, past: Past) -> None:
+        """Stand where another process has left the run. Raises `ConfigError` if an agent of it is no more."""
+        self.writer.restore(past)
+        for chain_id, chain in past.state.chains.items():
+            self._call_ids.update(call.call.call_id for turn in chain.rounds for call in turn.calls)
+            if chain.parent is not None and chain.state not in TERMINAL_STATES:
+                self._restore_part(chain_id, chain, past)
+
+    async def recover(self, past: Past) -> None:
+        """Go on with the run, where it was left."""
+        ended = [item for part in self._parts.values() for item in await part.tools.recover(past)]
+        closed = {item.call_id for item in ended}
+        tools = {chain_id: part.runtime.tools for chain_id, part in self._parts.items()}
+        headers = {chain_id: part.info.header() for chain_id, part in self._parts.items()}
+        for item in (*ended, *left_to_do(past, tools, headers, closed)):
+            self.post(item)
+
+    def _restore_part(self, chain_id: str, chain: ChainState, past: Past) -> None:
+        above = self._parts[chain.parent or ""]
+        call = past.state.chain(chain.parent or "").find(chain.call_id or "")
+        tool = above.runtime.tools.get(call.call.name) if call is not None else None
+        if not isinstance(tool, AgentTool):
+            raise ConfigError(f"chain {chain_id!r} is of an agent that is no tool of {above.runtime.name!r} any more")
+        runtime, info = child_of(above.info, tool, past.begun[chain_id].text)
+        self._parts[chain_id] = self._make_part(runtime, replace(info, chain_id=chain_id), above.transforms)
 
     def post(self, item: AgentEvent | Command | Ending) -> None:
         """Hand something to the writer, behind the text of all chains that came before it."""

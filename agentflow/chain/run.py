@@ -12,12 +12,13 @@ from typing import get_args
 from agentflow.chain.control import Control
 from agentflow.chain.output import Output
 from agentflow.chain.performer import Performer
+from agentflow.chain.recovery import Past, read_past
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.chain.tool_calls import SESSIONS_IN_USE
 from agentflow.chain.writer import Ending
 from agentflow.errors import AgentflowError, RequestError, SessionBusyError, StoreError
 from agentflow.event_log import Reader
-from agentflow.events import CancelReason, InputEvent, ResolvedEvent, State, TerminalEvent, plain
+from agentflow.events import CancelReason, InputEvent, ResolvedEvent, RunError, State, TerminalEvent, plain
 from agentflow.messages import Message, Usage
 from agentflow.state import TERMINAL_STATES, ChainState
 from agentflow.stores.base import Session
@@ -62,6 +63,7 @@ class Run:
         on_start: Callable[["Run"], None],
         on_closed: Callable[["Run"], None],
     ) -> None:
+        self._past: Past | None = None  # of a run that another process has begun
         self._runtime = runtime
         self._on_start = on_start
         self._on_closed = on_closed
@@ -167,8 +169,38 @@ class Run:
         if self._cancelled_before is not None:
             self._writer.post(Ending(reason=self._cancelled_before))
             return
-        self._start_timer()
+        if self.state is not State.SUSPENDED:
+            self._start_timer()
         self._performer.open(self._open)
+
+    async def recover(self) -> bool:
+        """Take over a run whose process died, as a detached one; whether it was to be had.
+
+        Raises `ConfigError` if an agent of the run is no more, and `StoreError`.
+        """
+        store, run_id = self._runtime.store, self.info.run_id
+        self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop)
+        if self._writer.token is None:
+            return False
+        try:
+            past = await read_past(store, run_id, self._runtime.limits)
+            if past.state.ended:
+                await self._runtime.leases.give_back(run_id)
+                return False
+            self._performer.restore(past)
+        except BaseException:
+            await self._runtime.leases.give_back(run_id)
+            raise
+        self._past, self.detached = past, True
+        self.start()
+        return True
+
+    async def _go_on(self, past: Past) -> None:
+        if self._runtime.recovery == "fail":
+            message = "the process that ran this died before it ended"
+            self._performer.end(Ending(error=RunError(kind="crashed", message=message, retryable=True)))
+        else:
+            await self._performer.recover(past)
 
     def _start_timer(self) -> None:
         self._resumed_at = self._runtime.clock.monotonic()
@@ -207,10 +239,16 @@ class Run:
         return self.terminal
 
     async def _open(self) -> None:
-        """Get hold of the session, then put in the user's message."""
+        """Get hold of the session, then put in the user's message, or go on with what the log says."""
+        run_id = self.info.run_id
         try:
-            session = await self._runtime.store.open_session(self.info.session, self.info.run_id)
-            history = _history(session)
+            if self._past is None:
+                self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop)
+            session = await self._runtime.store.open_session(self.info.session, run_id)
+            self._performer.begin(_history(session))
+            if self._past is not None:
+                await self._go_on(self._past)
+                return
         except AgentflowError as error:
             self._writer.stop(error)
             return
@@ -222,9 +260,8 @@ class Run:
             self._writer.stop(failure)
             return
         if self._writer.ending:  # the store lost the cancel, and so came by the session after all
-            await self._runtime.store.close_session(self.info.session, self.info.run_id, None)
+            await self._runtime.store.close_session(self.info.session, run_id, None)
             return
-        self._performer.begin(history)
         self._performer.post(
             InputEvent(
                 text=self.info.text,

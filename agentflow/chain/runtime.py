@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from agentflow.bus import EventBus
+from agentflow.chain.leases import Leases
 from agentflow.chain.output import Output
 from agentflow.chain.request import Input
 from agentflow.events import AgentEvent
@@ -29,6 +30,7 @@ class Runtime:
     """Shared by all runs of one agent. `owner` owns the tasks that outlive a run's own, such as its writer.
 
     `timeout` is in seconds, for a whole run but its suspended time; `approval_timeout` after which an approval expires;
+    `recovery` is what becomes of a run whose process died;
     `run_log_bytes` bounds the encoded events of one run. `request_options`
     are the fields of a `ModelRequest` besides messages and tools. `describe_tools` gives the tools as a model sees
     them and the estimate of their tokens.
@@ -43,9 +45,11 @@ class Runtime:
     pools: Pools
     clock: Clock
     owner: TaskOwner
+    leases: Leases
     limits: Limits = field(default_factory=Limits)
     timeout: float = 600.0
     approval_timeout: float = 86400.0
+    recovery: Literal["resume", "fail"] = "resume"
     window: float = WINDOW_SECONDS
     max_batch_bytes: int = MAX_BATCH_BYTES
     run_log_bytes: int = 16 * 1024 * 1024

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentflow.bus import EventBus
+from agentflow.chain.leases import Leases
 from agentflow.chain.output import Output
 from agentflow.chain.runtime import Runtime, Transform
 from agentflow.errors import ConfigError
@@ -50,6 +51,7 @@ def make_runtime(given: Given, settings: Settings) -> Runtime:
     pools = Pools({name: (pool.size, pool.queue) for name, pool in settings.pools.items()})
     for tool in given.tools:
         pools.get(tool.pool)  # told now, not by the first call
+    clock, owner = given.clock or LoopClock(), TaskOwner()
     return Runtime(
         name=given.name,
         instructions=given.instructions,
@@ -58,11 +60,13 @@ def make_runtime(given: Given, settings: Settings) -> Runtime:
         tools=given.tools,
         describe_tools=_ToolSpecs(given.tools, given.tokenizer).tell,
         pools=pools,
-        clock=given.clock or LoopClock(),
-        owner=TaskOwner(),
+        clock=clock,
+        owner=owner,
+        leases=Leases(given.store, clock, owner),
         limits=_limits(given, bounds, settings),
         timeout=bounds.timeout,
         approval_timeout=bounds.approval_timeout,
+        recovery=bounds.recovery,
         window=settings.flow.window_ms / 1000,
         max_batch_bytes=settings.flow.max_bytes,
         run_log_bytes=settings.limits.run_log_bytes,

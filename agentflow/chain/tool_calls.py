@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from agentflow.chain.nesting import MAX_DEPTH, AgentTool
 from agentflow.chain.outcomes import Outcomes, attempt_of, unknown_outcome
+from agentflow.chain.recovery import Past
 from agentflow.chain.work import Work, text_of
 from agentflow.chain.writer import Action, readable
 from agentflow.errors import AgentflowError, ToolArgumentsError
@@ -114,6 +115,24 @@ class ToolCalls:
         call = self._known(command.call_id, state)
         return (ToolCompleteEvent(result=f"[success]\n{command.result}", duration_ms=0.0, **self._fields(call)),)
 
+    async def recover(self, past: Past) -> Sequence[ToolCompleteEvent]:
+        """After the death of the process that ran them: the calls whose outcome was kept under their key.
+
+        Approvals that were asked for expire when they were to.
+        """
+        found: list[ToolCompleteEvent] = []
+        for call in self._work.chain(past.state).open_calls():
+            call_id = call.call.call_id
+            tool, start = self._work.runtime.tools.get(call.call.name), past.starts.get(call_id)
+            if call.status == "waiting" and call_id in past.expiries:
+                expires_at = datetime.fromisoformat(past.expiries[call_id]).timestamp()
+                self._expire_later(call_id, max(expires_at - self._work.runtime.clock.wall(), 0.0))
+            elif call.status == "running" and tool is not None and start is not None:
+                event = await self._outcomes.recall(tool, start)
+                if isinstance(event, ToolCompleteEvent):
+                    found.append(event)
+        return found
+
     def stop(self, call_id: str) -> None:
         """Stop the call where it runs, so that it can begin again."""
         stop = self._stops.get(call_id)
@@ -159,7 +178,7 @@ class ToolCalls:
             return self._refused(call, "error", error.kind, text_of(error), arguments)
         if key is not None:
             start = self._start_event(call, arguments, key)
-        return (start,), lambda: self._work.spawn(partial(self._run, tool, arguments, start), f"tool {tool.name}")
+        return (start,), lambda: self._start(tool, arguments, start)
 
     def _ask_for_approval(self, call: Call, arguments: dict[str, Any], reason: str) -> Prepared:
         runtime, call_id = self._work.runtime, call.call.call_id
@@ -243,6 +262,11 @@ class ToolCalls:
         return self._warning("arguments_corrected", message, call, corrections=told)
 
     # -- running -----------------------------------------------------------------------------------------
+
+    def _start(self, tool: Tool, arguments: dict[str, Any], start: ToolStartEvent) -> None:
+        # Here and not in the task: an amendment may come before its first step.
+        self._stops[start.call_id] = asyncio.get_running_loop().create_future()
+        self._work.spawn(partial(self._run, tool, arguments, start), f"tool {tool.name}")
 
     async def _run(self, tool: Tool, arguments: dict[str, Any], start: ToolStartEvent) -> None:
         """One attempt, and the wait before the next."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from agentflow.chain.recovery import Past
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.errors import AgentflowError, InvalidTransition, StoreError, TransformError
 from agentflow.events import (
@@ -25,6 +26,7 @@ from agentflow.events import (
     ErrorInfo,
     Event,
     FailedEvent,
+    ResolvedEvent,
     RunError,
     State,
     StateEvent,
@@ -113,6 +115,7 @@ class Writer:
         self._bytes = 0
         self._began = 0.0
         self.state = RunState(run_id=info.run_id, limits=runtime.limits)
+        self.token: int | None = None  # of the run's lease; a run that never began has none
         self.seq = 0
         self.dropped = 0
         self.terminal: TerminalEvent | None = None
@@ -132,6 +135,10 @@ class Writer:
     def crowded(self) -> bool:
         """Whether the log is behind, so that producers should `await accepted()` before they go on."""
         return len(self._inbox) >= MAX_WAITING
+
+    def restore(self, past: Past) -> None:
+        """Go on with a run that another process has begun."""
+        self.state, self.seq, self._bytes = past.state, past.seq, past.size
 
     def began(self) -> None:
         """The run has begun now; durations count from here."""
@@ -157,8 +164,8 @@ class Writer:
     def stop(self, error: Exception) -> None:
         """Give up: the run stays open in the log, and whoever waits for it here gets `error`.
 
-        Its session is freed as far as that can be done. Nothing recovers an open run yet, and one that nobody will
-        ever end must not keep its user out.
+        Its session and its lease are freed as far as that can be done: whether anybody recovers the run is not known,
+        and one that nobody will ever end must not keep its user out.
         """
         if self.closed:
             return
@@ -174,6 +181,13 @@ class Writer:
             await self._runtime.store.close_session(self._info.session, self._info.run_id, None)
         except Exception:
             logger.exception("session %s stays held by run %s", self._info.session.session_id, self._info.run_id)
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        try:
+            await self._runtime.leases.give_back(self._info.run_id)
+        except Exception:  # it lapses by itself
+            logger.exception("the lease of run %s could not be given back", self._info.run_id)
 
     async def wait(self, after: int) -> None:
         """Return once there is an event after `after`, or the run has ended. Raises what stopped the writer."""
@@ -234,6 +248,8 @@ class Writer:
             await self._keep_turn(draft)
         await self._append(draft)
         self._accept(draft)
+        if draft.terminal is not None:
+            await self._give_back()
 
     def _take(self, draft: _Draft, item: Item) -> None:
         try:
@@ -267,7 +283,11 @@ class Writer:
         before = draft.state
         try:
             state, commands = reduce(draft.state, event)
-        except InvalidTransition:
+        except InvalidTransition as error:
+            if isinstance(event, ResolvedEvent):  # what it decides was settled while it was on its way
+                data = {"target": event.target, "decision": event.decision}
+                self._commands.warn("decision_too_late", f"a decision came too late and was dropped: {error}", data)
+                return ()
             self.dropped += 1
             logger.exception("run %s: an event that cannot be was dropped: %s", self._info.run_id, event.type)
             return ()
@@ -299,6 +319,7 @@ class Writer:
 
     def _end(self, draft: _Draft, ending: Ending) -> None:
         """Close what is open, then end. The results of calls that are still running come too late from here on."""
+        broken_off = self._commands.open_usage(draft.state)
         for chain_id in draft.state.open_chains():
             chain = draft.state.chain(chain_id)
             for call in chain.open_calls():
@@ -307,7 +328,7 @@ class Writer:
         chain = draft.state.root
         fields = self._info.header() | {
             "iteration": chain.iteration,
-            "usage": draft.state.usage + self._commands.open_usage(draft.state),
+            "usage": draft.state.usage + broken_off,
             "duration_ms": self.elapsed_ms(),
         }
         if ending.error is not None:
@@ -327,14 +348,14 @@ class Writer:
                 raise RuntimeError(f"run {self._info.run_id!r} would store an unpaired turn: {fault}")
             outcome = draft.events[-1].type.value
             turn = Turn(run_id=self._info.run_id, outcome=outcome, messages=messages)  # type: ignore[arg-type]
-        await self._runtime.store.close_session(self._info.session, self._info.run_id, turn)
+        await self._runtime.store.close_session(self._info.session, self._info.run_id, turn, draft.events)
 
     # -- acceptance --------------------------------------------------------------------------------------
 
     async def _append(self, draft: _Draft) -> None:
         log, run_id = self._runtime.store, self._info.run_id
         try:
-            await log.append(run_id, draft.events)
+            await log.append(run_id, draft.events, token=self.token)
         except StoreError:
             # The reply may have been lost and not the append: what the log says counts.
             if await log.last(run_id) != draft.events[-1].seq:

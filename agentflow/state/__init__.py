@@ -27,7 +27,7 @@ from agentflow.state.commands import (
     StopTool,
 )
 from agentflow.state.reducer import reduce
-from agentflow.state.rounds import TOKENS_NOTICE
+from agentflow.state.rounds import TOKENS_NOTICE, resume
 from agentflow.state.table import TABLE, diagram
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "diagram",
     "kept_messages",
     "reduce",
+    "resume",
     "state_changes",
     "tool_records",
     "turn_messages",

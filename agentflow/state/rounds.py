@@ -178,6 +178,16 @@ def refuse(chain_id: str, call: Call, status: ToolStatus, kind: str, message: st
     return RefuseTool(chain_id, call.call.call_id, status=status, kind=kind, message=message)
 
 
+def resume(run: RunState, chain_id: str) -> Commands:
+    """What a chain in `thinking` was about to do when its process died: the log holds what it knew, not what it did."""
+    chain = run.chain(chain_id)
+    if not chain.rounds or chain.round.reply is not None:
+        return (CallModel(chain_id, iteration=chain.iteration + 1),)
+    if chain.round.calls:
+        return _go_on(Context(run, chain_id, chain), chain)[1]
+    return (_judge_answer(chain_id, chain),)
+
+
 # -- while its calls run -------------------------------------------------------------------------------------
 
 

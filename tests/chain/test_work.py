@@ -58,10 +58,10 @@ class Stuck(InMemoryStore):
         super().__init__()
         self.gate, self._free = asyncio.Event(), free
 
-    async def append(self, run_id, events):
+    async def append(self, run_id, events, *, token=None):
         if events[-1].seq > self._free:
             await self.gate.wait()
-        await super().append(run_id, events)
+        await super().append(run_id, events, token=token)
 
 
 async def test_a_model_far_ahead_of_the_log_is_held_back():
@@ -117,10 +117,10 @@ async def test_a_run_whose_task_is_cancelled_from_outside_stops_and_tells_its_co
                 await hold.wait()
             return await super().open_session(key, run_id)
 
-        async def append(self, run_id, events):
+        async def append(self, run_id, events, *, token=None):
             if where == "in its writer":
                 await hold.wait()
-            await super().append(run_id, events)
+            await super().append(run_id, events, token=token)
 
     async def wait() -> str:
         await hold.wait()

@@ -117,9 +117,9 @@ async def test_commands_wait_for_the_acceptance_of_their_cause():
 @pytest.mark.parametrize("at", [EventType.TOOL_START, EventType.MODEL_START])
 async def test_nothing_is_begun_that_was_cancelled_in_the_moment_it_was_told(at):
     class Slow(InMemoryStore):
-        async def append(self, run_id, events):
+        async def append(self, run_id, events, *, token=None):
             await turns(10)
-            await super().append(run_id, events)
+            await super().append(run_id, events, token=token)
 
     ran = []
 
@@ -157,9 +157,9 @@ async def test_no_follower_sees_the_end_before_the_turn_is_stored():
     class Slow(InMemoryStore):
         stored = False
 
-        async def close_session(self, key, run_id, turn):
+        async def close_session(self, key, run_id, turn, closing=()):
             await turns(10)
-            await super().close_session(key, run_id, turn)
+            await super().close_session(key, run_id, turn, closing)
             self.stored = True
 
     store = Slow()
@@ -299,10 +299,10 @@ class Faulty(InMemoryStore):
         self._fault = fault
         method_of_store = getattr(self, method)
 
-        async def faulty(*arguments):
+        async def faulty(*arguments, **named):
             self._left -= 1
             if self._left:
-                return await method_of_store(*arguments)
+                return await method_of_store(*arguments, **named)
             if isinstance(fault, BaseException):
                 raise fault
             return fault
@@ -350,10 +350,10 @@ async def test_what_is_no_exception_is_told_to_the_consumers_and_to_the_loop():
 
 async def test_a_session_that_cannot_even_be_freed_is_logged(caplog):
     class Gone(InMemoryStore):
-        async def append(self, run_id, events):
+        async def append(self, run_id, events, *, token=None):
             raise StoreError("gone")
 
-        async def close_session(self, key, run_id, turn):
+        async def close_session(self, key, run_id, turn, closing=()):
             raise StoreError("gone too")
 
     async with Agent(model=ScriptedModel("hi"), store=Gone()) as agent:

@@ -45,7 +45,7 @@ def add(connection, name, cents):
 
 
 def agent_that_pays(cents, transfer):
-    return Agent(model=ScriptedModel([call("transfer", cents=cents)], "done"), tools=[transfer])
+    return Agent(model=ScriptedModel([call("transfer", cents=cents)], "Sorry."), tools=[transfer])
 
 
 # In a function. It runs in one thread from its first line to its last, as a connection of sqlite3 demands.

@@ -1,0 +1,74 @@
+"""The leases of one agent's live runs: taken when a run begins, renewed while it lives, given back at its end.
+
+A lease names who works on a run, so that a recovery elsewhere takes nobody's. What a token is good for is in
+`stores.base`.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentflow.errors import LeaseLostError, StoreError
+from agentflow.stores.base import Store
+from agentflow.streams import Clock, TaskOwner, Timer
+
+LEASE_SECONDS = 15.0
+_RENEWALS = 3  # in the time of one lease: two may fail
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    token: int
+    on_lost: Callable[[StoreError], None]
+
+
+class Leases:
+    """Takes and keeps leases. There is one timer for all of them, and none while there are none."""
+
+    def __init__(self, store: Store, clock: Clock, tasks: TaskOwner) -> None:
+        self._store = store
+        self._clock = clock
+        self._tasks = tasks
+        self._owner = uuid.uuid4().hex
+        self._held: dict[str, _Lease] = {}
+        self._timer: Timer | None = None
+
+    async def take(self, run_id: str, on_lost: Callable[[StoreError], None]) -> int | None:
+        """The token with which the run may be written; None if another works on it.
+
+        `on_lost` is called, once, when another has taken it over.
+        """
+        token = await self._store.acquire_lease(run_id, self._owner, LEASE_SECONDS)
+        if token is not None:
+            self._held[run_id] = _Lease(token, on_lost)
+            self._arm()
+        return token
+
+    async def give_back(self, run_id: str) -> None:
+        """The run has ended here, or is left to others."""
+        lease = self._held.pop(run_id, None)
+        if not self._held and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if lease is not None:
+            await self._store.release_lease(run_id, lease.token)
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            self._timer = self._clock.call_later(LEASE_SECONDS / _RENEWALS, self._elapsed)
+
+    def _elapsed(self) -> None:
+        self._timer = None
+        self._tasks.spawn(self._renew(), name="agentflow leases")
+
+    async def _renew(self) -> None:
+        for run_id, lease in tuple(self._held.items()):
+            try:
+                await self._store.renew_lease(run_id, lease.token, LEASE_SECONDS)
+            except LeaseLostError as error:
+                if self._held.pop(run_id, None) is not None:
+                    lease.on_lost(error)
+            except StoreError:
+                pass
+        if self._held:
+            self._arm()
