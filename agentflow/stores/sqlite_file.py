@@ -201,7 +201,10 @@ class SqliteFile:
             time.sleep(random.uniform(0.005, 0.05))  # noqa: S311  to keep them apart
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        if self._version(db) == len(MIGRATIONS):
+        db.execute("BEGIN")  # one look, not three between which another process may write
+        version = self._version(db)
+        db.execute("COMMIT")
+        if version == len(MIGRATIONS):
             return
         ((mode,),) = db.execute("PRAGMA journal_mode = WAL")
         if mode != "wal":
@@ -254,12 +257,9 @@ class SqliteFile:
         if not isinstance(error, _FOREIGN):
             return error
         name, where = _name(error), f"the store {str(self.path)!r}"
+        ours = StoreError(f"{where}: {_FAULTS.get(name, 'it failed')} ({error})")
         if name in ("SQLITE_CORRUPT", "SQLITE_NOTADB") or isinstance(error, msgspec.MsgspecError):
-            ours: StoreError = StoreFormatError(
-                f"{where} is damaged or no database; restore it, it was left as it is ({error})"
-            )
-        else:
-            ours = StoreError(f"{where}: {_FAULTS.get(name, 'it failed')} ({error})")
+            ours = StoreFormatError(f"{where} is damaged or no database; it was left as it is, restore it ({error})")
         ours.__cause__ = error
         return ours
 

@@ -47,7 +47,7 @@ class SqliteThreads:
         return result
 
     def write_later(self, job: Job) -> None:
-        """Do `job` after those that came before, for nobody who waits; it is logged if it fails, and not done if closed."""
+        """Do `job` after those that came before, for nobody who waits: not if it is closed, and logged if it fails."""
         if not self._closed:
             self._submit(job).add_done_callback(_log_failure)
 
@@ -69,10 +69,10 @@ class SqliteThreads:
         if written is not None:
             await asyncio.wait([written])
             written.exception()  # whoever waits for those before it is told as well
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._writer, self._close)
-        finally:
-            self._writer.shutdown(wait=False)
+        closed = asyncio.get_running_loop().run_in_executor(self._writer, self._close)
+        self._writer.shutdown(wait=False)
+        await closed
+        self._writer.shutdown()  # its thread has nothing left to do
 
     def _close(self) -> None:
         self._readers.shutdown()
