@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn, Protocol
 
 from agentflow.chain.runtime import RunInfo, Runtime
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, ToolFailedError
 from agentflow.events import AgentEvent, ErrorInfo, FinishReason, ToolCompleteEvent, ToolErrorEvent, ToolStatus
 from agentflow.models.base import ChatModel
 from agentflow.state import Call, ChainState
+from agentflow.state.rounds import last_calls_failed
 from agentflow.tools.execution import capped
 from agentflow.tools.registry import Tool
 from agentflow.tools.schema import opaque
@@ -91,15 +92,22 @@ def child_of(parent: RunInfo, tool: AgentTool, text: str) -> tuple[Runtime, RunI
 
 
 def answer_event(call: Call, chain: ChainState, reason: FinishReason, fields: dict[str, Any]) -> AgentEvent:
-    """The event that closes `call`, whose chain has come to its end for `reason`: its text is the result."""
-    status = _STATUS.get(reason)
-    line = "[success]" if status is None else "[degraded]" if status == "degraded" else f"[error: {status}]"
-    text, truncated = capped(line, chain.round.text)
+    """The event that closes `call`, whose chain has come to its end for `reason`: its text is the result.
+
+    An answer that nothing supports is none, however it is put: the last calls of the agent have all failed.
+    """
+    status, text = _STATUS.get(reason), chain.round.text
+    message = f"the agent came to its end without an answer of its own ({reason})"
+    if status is None and last_calls_failed(chain):
+        status, message = "error", "the last tool calls of this agent have all failed"
+        text = f"{message}; it says:\n{text}"
     common = _common(call) | fields
     if status is None:
-        return ToolCompleteEvent(result=text, truncated=truncated, **common)
-    error = ErrorInfo(kind=status, message=f"the agent came to its end without an answer of its own ({reason})")
-    return ToolErrorEvent(status=status, error=error, result=text, **common)
+        result, truncated = capped("[success]", text)
+        return ToolCompleteEvent(result=result, truncated=truncated, **common)
+    kind = ToolFailedError.kind if status == "error" else status
+    result, _ = capped("[degraded]" if status == "degraded" else f"[error: {kind}]", text)
+    return ToolErrorEvent(status=status, error=ErrorInfo(kind=kind, message=message), result=result, **common)
 
 
 def failure_event(call: Call, kind: str, message: str, fields: dict[str, Any]) -> ToolErrorEvent:

@@ -127,22 +127,27 @@ def _judge_answer(chain_id: str, chain: ChainState) -> Command:
     question = question_of(round_.text) if chain.limits.questions else None
     if question is not None and chain.iteration < chain.limits.max_iterations:
         return Ask(chain_id, question.text, question.options)
-    if _is_unsupported(chain):
+    if _hides_failure(chain):
         return Correct(chain_id, "unsupported_success", _RECONSIDER)
     return Finish(chain_id, "length" if round_.finish_reason == "length" else "stop")
 
 
-def _is_unsupported(chain: ChainState) -> bool:
-    """Whether the answer hides that the last calls have all failed; asked once of a chain.
+def _hides_failure(chain: ChainState) -> bool:
+    """Whether the answer does not say that nothing has worked; asked once of a chain."""
+    if "unsupported_success" in chain.warnings or chain.round.finish_reason == "refusal":
+        return False
+    return last_calls_failed(chain) and claims_success(chain.round.text)
+
+
+def last_calls_failed(chain: ChainState) -> bool:
+    """Whether the last calls of the chain have all failed, so that nothing supports its answer.
 
     A call that the loop guard refused has its result from before, so it neither failed nor succeeded.
     """
-    if "unsupported_success" in chain.warnings or chain.round.finish_reason == "refusal":
-        return False
     for turn in reversed(chain.rounds):
         outcomes = {call.outcome for call in turn.calls} - {"loop"}
         if outcomes:
-            return "success" not in outcomes and claims_success(chain.round.text)
+            return "success" not in outcomes
     return False
 
 
