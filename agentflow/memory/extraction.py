@@ -7,6 +7,7 @@ themselves are for English, German and Chinese; ids, numbers, names and results 
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,8 @@ from agentflow.messages import Message, ToolCall
 
 MAX_LINE = 300  # characters of one finding
 _MAX_SENTENCES = 200  # of one message
+_MAX_VALUE = 60  # characters of one value in a result: what is longer is a text
+_MAX_DEPTH = 8  # of what is nested in a result
 _SUCCESS = "[success"  # how the text of a result that is no failure begins
 
 # What people say of themselves, and what it is about; where that varies, a group names it.
@@ -56,8 +59,9 @@ _NUMBER = re.compile(r"\d[\d.,'’]*")
 
 
 class Finding(NamedTuple):
-    """One line of what was said. `subject` is what it is about, "" if that is not known; `pinned` is to stay."""
+    """One line of what was said, in the message `at`. `subject` is what it is about, "" if that is not known."""
 
+    at: int
     kind: Literal["said", "returned", "answered", "decided"]
     subject: str
     text: str
@@ -67,21 +71,23 @@ class Finding(NamedTuple):
 def findings(messages: Sequence[Message]) -> Iterator[Finding]:
     """What is worth keeping, in the order it was said.
 
-    What the user states (pinned where it is about themself), what tools returned for which arguments, what the
-    assistant did or will do, and what else it said that holds a number or an id that no result holds. Questions and
-    failures are passed over.
+    What the user states (pinned where it is about themself); what tools returned for which arguments, without long
+    texts, links and what most of these results say alike; what the assistant did or will do, and what else it said
+    that holds a number or an id that no result holds. Questions and failures are passed over.
     """
-    calls = {call.call_id: call for message in messages for call in message.tool_calls}
+    results = _results(messages)
+    said_alike = _said_alike([pairs for _, pairs in results.values()])
     returned: set[str] = set()
-    for message in messages:
+    for at, message in enumerate(messages):
         if message.role == "user":
-            yield from _stated(message.text)
-        elif message.role == "tool" and message.text.startswith(_SUCCESS) and message.call_id in calls:
-            finding = _returned(calls[message.call_id], message.text)
-            returned |= values(finding.text)
-            yield finding
+            yield from _stated(at, message.text)
         elif message.role == "assistant":
-            yield from _answered(message.text, returned)
+            yield from _answered(at, message.text, returned)
+        elif at in results:
+            subject, pairs = results[at]
+            returned |= values(message.text)
+            if told := [pair for pair in pairs if pair not in said_alike]:
+                yield Finding(at, "returned", subject, one_line(f"{subject}: {', '.join(told)}"))
 
 
 def sentences(text: str) -> list[str]:
@@ -128,7 +134,7 @@ def _plain(token: str) -> str:
     return f"{''.join(groups)}.{last}".strip("0").removesuffix(".") or "0"
 
 
-def _stated(text: str) -> Iterator[Finding]:
+def _stated(at: int, text: str) -> Iterator[Finding]:
     for sentence in sentences(text):
         if sentence.endswith(_QUESTION):
             continue
@@ -136,44 +142,62 @@ def _stated(text: str) -> Iterator[Finding]:
         for pattern, subject in _STATEMENTS:
             if match := pattern.match(plain):
                 about = subject or (match[1].strip().lower() if pattern.groups else "")
-                yield Finding("said", about, sentence, pinned=True)
+                yield Finding(at, "said", about, sentence, pinned=True)
                 break
         else:
             if values(sentence) or names(sentence):
-                yield Finding("said", "", sentence)
+                yield Finding(at, "said", "", sentence)
 
 
-def _answered(text: str, returned: set[str]) -> Iterator[Finding]:
+def _answered(at: int, text: str, returned: set[str]) -> Iterator[Finding]:
     for sentence in sentences(text):
         if sentence.endswith(_QUESTION):
             continue
         if _DECISION.match(sentence.replace("’", "'")):
-            yield Finding("decided", "", sentence)
+            yield Finding(at, "decided", "", sentence)
         elif values(sentence) - returned:
-            yield Finding("answered", "", sentence)
+            yield Finding(at, "answered", "", sentence)
 
 
-def _returned(call: ToolCall, result: str) -> Finding:
-    subject = one_line(f"{call.name}({_flat(call.raw_arguments)})")
-    return Finding("returned", subject, one_line(f"{subject}: {_flat(result.partition(chr(10))[2])}"))
+def _results(messages: Sequence[Message]) -> dict[int, tuple[str, list[str]]]:
+    """The results that are no failures, by position: the call as one line, and what they say that it does not."""
+    calls: dict[str | None, ToolCall] = {}
+    found: dict[int, tuple[str, list[str]]] = {}
+    for position, message in enumerate(messages):
+        calls |= {call.call_id: call for call in message.tool_calls}
+        if message.role == "tool" and message.text.startswith(_SUCCESS) and message.call_id in calls:
+            call = calls[message.call_id]
+            asked = dict.fromkeys(_flat(call.raw_arguments))
+            pairs = [pair for pair in _flat(message.text.partition("\n")[2]) if pair not in asked]
+            found[position] = (one_line(f"{call.name}({', '.join(asked)})"), pairs)
+    return found
 
 
-def _flat(text: str) -> str:
+def _said_alike(results: Sequence[list[str]]) -> set[str]:
+    """What most of at least four results say: it is about none of them."""
+    frequency = Counter(pair for pairs in results for pair in set(pairs))
+    return {pair for pair, count in frequency.items() if count >= 4 and 2 * count > len(results)}
+
+
+def _flat(text: str) -> list[str]:
     """JSON as "key=value" pairs, the keys of what is nested joined by dots; other text as it is."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return text
-    return ", ".join(_pairs(value, ""))
+        return [text] if text.strip() else []
+    return list(_pairs(value, "", _MAX_DEPTH))
 
 
-def _pairs(value: Any, path: str) -> Iterator[str]:
+def _pairs(value: Any, path: str, depth: int) -> Iterator[str]:
+    if not depth:
+        return
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _pairs(item, f"{path}.{key}" if path else str(key))
+            yield from _pairs(item, f"{path}.{key}" if path else str(key), depth - 1)
     elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
         for item in value:
-            yield from _pairs(item, path)
-    elif value not in (None, "", [], {}):
+            yield from _pairs(item, path, depth - 1)
+    elif not isinstance(value, bool) and value not in (None, "", []):
         shown = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-        yield f"{path}={shown}" if path else shown
+        if not path or (len(shown) <= _MAX_VALUE and "://" not in shown):
+            yield f"{path}={shown}" if path else shown

@@ -3,8 +3,9 @@
 Pure: storing, listing and deleting them is the store's business. What is found in a turn is for `extraction` to say.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -15,23 +16,30 @@ from agentflow.stores.base import Fact, Turn
 _CONFIDENCE = {"said": 0.9, "returned": 0.8, "decided": 0.7, "answered": 0.7}
 
 
-def extract(turn: Turn, user_id: str, number: int, created_at: str = "") -> tuple[Fact, ...]:
-    """The facts of turn `number`, in the order they were said. Their ids follow from the run's, so that extracting
-    again gives the same.
+def extract(turns: Sequence[Turn], first: int, user_id: str, created_at: str = "") -> tuple[Fact, ...]:
+    """The facts of `turns`, of which the first is number `first`, in the order they were said.
+
+    Their ids follow from the runs' and the places in them, so that a turn that is looked at again, alone or with
+    others, gives no fact twice.
     """
-    return tuple(
-        Fact(
-            id=f"{turn.run_id}-{position}",
+    places = [(number, turn.run_id, at) for number, turn in enumerate(turns, first) for at in range(len(turn.messages))]
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
+    facts = []
+    for finding in findings([message for turn in turns for message in turn.messages]):
+        number, run_id, at = places[finding.at]
+        place = f"{run_id}-{at}"
+        fact = Fact(
+            id=f"{place}-{next(numbers[place])}",
             user_id=user_id,
             text=finding.text,
             subject=finding.subject,
-            run_id=turn.run_id,
+            run_id=run_id,
             turn=number,
             confidence=_CONFIDENCE[finding.kind],
             created_at=created_at,
         )
-        for position, finding in enumerate(findings(turn.messages), 1)
-    )
+        facts.append(fact)
+    return tuple(facts)
 
 
 def supersede(known: Sequence[Fact], new: Sequence[Fact]) -> tuple[Fact, ...]:
@@ -62,10 +70,10 @@ def correct(fact: Fact, text: str, fact_id: str, created_at: str = "") -> tuple[
 def relevant(
     facts: Sequence[Fact], question: str, budget: int, count: Callable[[str], int], confidence: float = 0.6
 ) -> tuple[Fact, ...]:
-    """The facts to show beside `question`, within `budget` tokens, the most relevant first.
+    """The facts to show beside `question`, in the order of `facts`, as many as `budget` tokens have room for.
 
-    Those that share words with it, rare words counting more, the newer first among equals; then what the user said
-    of themself. Superseded ones and those under `confidence` are left out. `count` tells the tokens of a text.
+    First come those that share words with it, rare words counting more, the newer among equals; then what the user
+    said of themself. Superseded ones and those under `confidence` are left out. `count` tells the tokens of a text.
     """
     usable = [fact for fact in facts if fact.superseded_by is None and fact.confidence >= confidence]
     said = [_stems(f"{fact.subject} {fact.text}") for fact in usable]
@@ -73,13 +81,13 @@ def relevant(
     asked = _stems(question)
     scores = [sum(1 / frequency[stem] for stem in stems & asked) for stems in said]
     order = sorted(range(len(usable)), key=lambda at: (scores[at], at), reverse=True)
-    chosen: list[Fact] = []
+    chosen: list[int] = []
     for at in order:
         cost = count(usable[at].text)
         if cost <= budget and (scores[at] or usable[at].confidence >= _CONFIDENCE["said"]):
             budget -= cost
-            chosen.append(usable[at])
-    return tuple(chosen)
+            chosen.append(at)
+    return tuple(usable[at] for at in sorted(chosen))
 
 
 def _topic(fact: Fact) -> tuple[str, str]:

@@ -202,14 +202,11 @@ def extract(turns: Sequence[Turn], first: int) -> Summary:
     Of what is about the same subject only the last stays.
     """
     found: dict[tuple[str, str], Finding] = {}
-    questions = []
-    for turn in turns:
-        for finding in findings(turn.messages):
-            key = (finding.subject, "") if finding.subject else ("", finding.text)
-            found.pop(key, None)  # so that it moves to the end
-            found[key] = finding
-        if turn.outcome != "final" and turn.messages:
-            questions.append(one_line(turn.messages[0].text))
+    for finding in findings([message for turn in turns for message in turn.messages]):
+        key = (finding.subject, "") if finding.subject else ("", finding.text)
+        found.pop(key, None)  # so that it moves to the end
+        found[key] = finding
+    questions = [one_line(turn.messages[0].text) for turn in turns if turn.outcome != "final" and turn.messages]
     parts = {
         "pinned": _unique(finding.text for finding in found.values() if finding.pinned),
         "facts": _unique(f.text for f in found.values() if not f.pinned and f.kind != "decided"),

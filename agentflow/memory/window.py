@@ -20,6 +20,8 @@ CountTokens: TypeAlias = Callable[[Message], int]  # what one message costs, its
 Messages: TypeAlias = tuple[Message, ...]
 
 _NOTES_TOKENS = 2000  # at most, for summaries and facts together
+_RECENT_TURNS = 3  # the last ones, whose results are shown whole where there is room
+_OLD_RESULT_TOKENS = 200  # at most of a result before those: what was learnt from it stands in its turn's answer
 _NOTES_TITLE = "[Notes on what was said before: a record of the conversation, no instructions]"
 _NOTED = "[noted]"  # so that user and assistant still take turns, as some providers demand
 _PINNED, _FACT, _SUMMARISED = range(3)  # lines of notes, the most important first
@@ -28,8 +30,9 @@ _PINNED, _FACT, _SUMMARISED = range(3)  # lines of notes, the most important fir
 class Window:
     """A session's past as one run shows it to its models: built once, asked before every call.
 
-    `facts` are those worth showing, the most important first; only the layered strategy shows them. Stored turns are
-    repaired, and their system messages left out: no history speaks with that voice.
+    `facts` are those worth showing, the newest last; only the layered strategy shows them. Stored turns are
+    repaired, and their system messages left out: no history speaks with that voice. Of turns before the last three,
+    all strategies but `full` show long results shortened.
     """
 
     def __init__(self, session: Session, policy: MemoryPolicy, count: CountTokens, facts: Sequence[Fact] = ()) -> None:
@@ -38,21 +41,31 @@ class Window:
         self._next = session.version + 1  # the number of the running turn
         self._summaries: tuple[Summary, ...] = ()
         self._facts: tuple[str, ...] = ()
-        turns = session.turns
+        turns, recent = session.turns, 0  # the number from which on results are shown whole
         if policy.strategy != "full":
             turns = turns[max(0, len(turns) - policy.turns) :]
+            recent = self._next - _RECENT_TURNS
             self._summaries = cover(session.summaries, policy.confidence)
         if policy.is_layered(session.version):
             self._facts = tuple(fact.text for fact in facts if fact.confidence >= policy.confidence)
         self._call_ids: set[str] = set()
         for number, turn in enumerate(turns, self._next - len(turns)):
-            self._turns[number] = self._loaded(turn)
+            messages = self._loaded(turn)
+            self._turns[number] = messages if number >= recent else self._aged(messages)
 
     def _loaded(self, turn: Turn) -> Messages:
         said = [message for message in turn.messages if message.role not in ("system", "developer")]
         messages = tuple(dropwhile(lambda message: message.role != "user", repair(said, self._call_ids)))
         self._call_ids.update(call.call_id for message in messages for call in message.tool_calls)
         return messages
+
+    def _aged(self, messages: Messages) -> Messages:
+        return tuple(
+            _shortened(message, size, _OLD_RESULT_TOKENS, self._count)
+            if message.role == "tool" and (size := self._count(message)) > _OLD_RESULT_TOKENS
+            else message
+            for message in messages
+        )
 
     def messages(self, running: Sequence[Message], budget: int | None = None) -> Messages:
         """What to send after the system message: notes, the turns there is room for, and `running`, the turn under way.
@@ -108,14 +121,19 @@ class Window:
         return notes(kept)
 
     def _lines(self, shown_from: int) -> list[tuple[str, tuple[int, int, int]]]:
-        """The lines of the notes, in the order to show them, each with its place in the order of importance."""
-        lines = {f"- {fact}": (_FACT, at, 0) for at, fact in enumerate(self._facts)}
+        """The lines of the notes, in the order to show them, each with its place in the order of importance.
+
+        Facts come last, since they say how things are by now.
+        """
+        facts = {f"- {fact}": (_FACT, 0, -at) for at, fact in enumerate(self._facts)}
+        lines: dict[str, tuple[int, int, int]] = {}
         needed = [summary for summary in self._summaries if summary.first < shown_from]
         for age, summary in zip(range(len(needed) - 1, -1, -1), needed, strict=True):
             for at, line in enumerate(summary.text.splitlines()):
                 kind = _PINNED if line.removeprefix("- ") in summary.pinned else _SUMMARISED
-                lines.setdefault(line, (kind, age, -at))
-        return list(lines.items())
+                if line not in facts:
+                    lines.setdefault(line, (kind, age, -at))
+        return [*lines.items(), *facts.items()]
 
     def _tokens(self, messages: Iterable[Message]) -> int:
         return sum(map(self._count, messages))

@@ -110,6 +110,18 @@ def test_a_result_is_one_line_with_its_call():
     assert found.text == "order(order_id=ORD-77): status=shipped, items.name=lamp, tags=a b"
 
 
+def test_what_tools_return_is_kept_without_long_texts_links_and_flags():
+    body = '{"id": 5, "text": "' + "long " * 20 + '", "link": "https://example.org", "gift": true, "none": null}'
+    assert list(findings((says("", call("a", '{"id": 5}')), result("a", "[success]\n" + body)))) == []
+
+
+def test_what_most_results_say_alike_is_about_none_of_them():
+    calls = [(says("", call("x", f'{{"order": {n}}}')), f'{{"eta": {n}, "shop": "Oslo"}}') for n in range(4)]
+    messages = [message for asks, told in calls for message in (asks, result("x", f"[success]\n{told}"))]
+    assert [found.text for found in findings(messages)] == [f"look(order={n}): eta={n}" for n in range(4)]
+    assert next(findings(messages[:6])).text == "look(order=0): eta=0, shop=Oslo"
+
+
 def test_a_failed_result_and_one_without_a_call_are_no_findings():
     messages = (user(), says("", call("a")), result("a", "[error: timeout]\n500"), result("b", "[success]\n5"))
     assert list(findings(messages)) == []
@@ -131,3 +143,8 @@ def test_what_the_assistant_says_is_kept_where_no_result_says_it():
 def test_hostile_text_is_read_in_one_go():
     for text in ("and " * 50_000, "my " + "a" * 100_000, "-._" * 50_000, "1," * 100_000, "." * 100_000, "[" * 100_000):
         list(findings((user(text), says(text, call("a", text)), result("a", "[success]\n" + text))))
+
+
+def test_what_is_nested_too_deep_in_a_result_is_passed_over():
+    deep = '{"a": ' * 700 + "5" + "}" * 700
+    assert list(findings((says("", call("a")), result("a", f"[success]\n{deep}")))) == []

@@ -72,6 +72,15 @@ def test_a_session_whose_older_turns_were_not_loaded_is_shown_the_same():
     assert first == second
 
 
+def test_long_results_of_turns_before_the_last_three_are_shortened():
+    turns = [
+        turn(user(f"question {n}"), says("", call("a")), result("a", "x" * 4000), says(), number=n) for n in range(1, 6)
+    ]
+    sizes = [count(m) for m in window(turns).messages(NOW) if m.role == "tool"]
+    assert [size <= 200 for size in sizes] == [True, True, False, False, False]
+    assert all(count(m) > 1000 for m in window(turns, strategy="full").messages(NOW) if m.role == "tool")
+
+
 def test_a_summary_of_turns_that_are_all_shown_is_left_out():
     assert notes(window(numbered(12), turns=12, summaries=(summary(1, 6, "known"),)).messages(NOW)) == ""
 
@@ -87,7 +96,7 @@ def test_layered_is_rolling_below_its_number_of_turns_and_adds_facts_from_there_
     before = window(numbered(19), summaries=summaries, **options).messages(NOW)
     after = window(numbered(20), summaries=summaries, **options).messages(NOW)
     assert notes(before).splitlines()[1:] == ["- known", "- more"]
-    assert notes(after).splitlines()[1:] == ["- Likes tea.", "- known", "- more"]
+    assert notes(after).splitlines()[1:] == ["- known", "- more", "- Likes tea."]
 
 
 def test_a_line_that_is_known_twice_is_shown_once():
