@@ -16,6 +16,10 @@ _PENDING = (
     "an earlier call with the same idempotency key ({key}) was begun and its outcome is not known; it may have had its "
     "effect, so it was not run again. Say so, and do not claim that it was done"
 )
+_NOT_ASKED = (
+    "an earlier attempt may have had its effect, and the index of outcomes could not be asked ({error}), so the call was "
+    "not run again"
+)
 
 
 class Outcomes:
@@ -38,7 +42,9 @@ class Outcomes:
             done = await self._work.runtime.store.claim_outcome(key, start.call_id)
         except OutcomePendingError:
             return None if tool.idempotent else unknown_outcome(_PENDING.format(key=key.key[:100]), fields)
-        except StoreError as error:  # nothing was run, and that is what the model may say
+        except StoreError as error:
+            if key in self._unsure:
+                return unknown_outcome(_NOT_ASKED.format(error=text_of(error)), fields)
             await self._release(start, key)  # it may be claimed, and only the reply was lost
             message = f"the index of outcomes could not be asked, so the call was not run: {text_of(error)}"
             result = f"[error: {error.kind}]\n{message}"
@@ -46,7 +52,8 @@ class Outcomes:
             return ToolErrorEvent(status="error", error=info, result=result, **fields)
         if done is None:
             return None
-        return ToolCompleteEvent(result=done.result, truncated=done.truncated, reused_from=done.call_id, **fields)
+        first = done.call_id if done.call_id != start.call_id else None
+        return ToolCompleteEvent(result=done.result, truncated=done.truncated, reused_from=first, **fields)
 
     async def keep(self, tool: Tool, start: ToolStartEvent, outcome: ToolOutcome) -> None:
         """Before anybody sees the end of an attempt: keep its outcome, or free the key where nothing was done.
@@ -58,7 +65,7 @@ class Outcomes:
         if key is None:
             return
         if outcome.abandoned or outcome.cause == "timeout" or outcome.status == "amended":
-            self._unsure.add(key)
+            self.doubt(start)
         if outcome.ok:
             try:
                 await self._work.runtime.store.keep_outcome(key, start.call_id, self._kept(start, outcome))
@@ -66,6 +73,12 @@ class Outcomes:
                 self._warn(start, key, f"the outcome of {start.tool} was not kept: {text_of(error)}")
         elif tool.idempotent or key not in self._unsure:
             await self._release(start, key)
+
+    def doubt(self, start: ToolStartEvent) -> None:
+        """This attempt may have had its effect: from now on no failure frees its key."""
+        key = self._key(start)
+        if key is not None:
+            self._unsure.add(key)
 
     async def _release(self, start: ToolStartEvent, key: OutcomeKey) -> None:
         try:

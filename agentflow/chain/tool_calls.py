@@ -127,8 +127,9 @@ class ToolCalls:
             if call.status == "waiting" and call_id in past.expiries:
                 expires_at = datetime.fromisoformat(past.expiries[call_id]).timestamp()
                 self._expire_later(call_id, max(expires_at - self._work.runtime.clock.wall(), 0.0))
-            elif call.status == "running" and tool is not None and start is not None:
-                event = await self._outcomes.recall(tool, start)
+            elif tool is not None and start is not None:
+                self._outcomes.doubt(start)
+                event = await self._outcomes.recall(tool, start) if call.status == "running" else None
                 if isinstance(event, ToolCompleteEvent):
                     found.append(event)
         return found

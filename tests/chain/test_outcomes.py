@@ -291,3 +291,27 @@ async def test_whatever_call_of_the_store_fails_nothing_is_done_twice_and_what_w
         if not till.keys:
             assert (end, len(again.paid)) == ("success", 1)
     assert fail_at > 10
+
+
+class FlakyIndex(InMemoryStore):
+    """A store of which these calls of `claim_outcome` fail, after they were done."""
+
+    def __init__(self, *failing):
+        super().__init__()
+        self.claims = 0
+        self.failing = failing
+
+    async def claim_outcome(self, key, call_id):
+        self.claims += 1
+        found = await super().claim_outcome(key, call_id)
+        if self.claims in self.failing:
+            raise StoreError("the reply was lost")
+        return found
+
+
+@pytest.mark.parametrize(("failing", "told", "later"), [(1, "error", "success"), (2, *["unknown_outcome"] * 2)])
+async def test_a_claim_that_fails_frees_the_key_unless_an_earlier_attempt_may_have_had_its_effect(failing, told, later):
+    till, store = Till(TimeoutError("silent")), FlakyIndex(failing)
+    assert ends(await play(till, store=store))[-1] == told
+    assert till.paid == []
+    assert ends(await play(Till(), store=store)) == [later]
