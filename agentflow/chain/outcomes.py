@@ -17,8 +17,8 @@ _PENDING = (
     "effect, so it was not run again. Say so, and do not claim that it was done"
 )
 _NOT_ASKED = (
-    "an earlier attempt may have had its effect, and the index of outcomes could not be asked ({error}), so the call was "
-    "not run again"
+    "an earlier attempt may have had its effect, and the index of outcomes could not be asked ({error}), so the call "
+    "was not run again"
 )
 
 
