@@ -39,7 +39,7 @@ class Outcomes:
             return None
         fields = attempt_of(start) | self._work.header(start.iteration) | {"duration_ms": 0.0}
         try:
-            done = await self._work.runtime.store.claim_outcome(key, start.call_id)
+            done = await self._work.runtime.store.claim_outcome(key, self._claimant(start))
         except OutcomePendingError:
             return None if tool.idempotent else unknown_outcome(_PENDING.format(key=key.key[:100]), fields)
         except StoreError as error:
@@ -52,7 +52,8 @@ class Outcomes:
             return ToolErrorEvent(status="error", error=info, result=result, **fields)
         if done is None:
             return None
-        first = done.call_id if done.call_id != start.call_id else None
+        own = (done.run_id, done.call_id) == (self._work.info.run_id, start.call_id)
+        first = None if own else done.call_id
         return ToolCompleteEvent(result=done.result, truncated=done.truncated, reused_from=first, **fields)
 
     async def keep(self, tool: Tool, start: ToolStartEvent, outcome: ToolOutcome) -> None:
@@ -68,7 +69,7 @@ class Outcomes:
             self.doubt(start)
         if outcome.ok:
             try:
-                await self._work.runtime.store.keep_outcome(key, start.call_id, self._kept(start, outcome))
+                await self._work.runtime.store.keep_outcome(key, self._claimant(start), self._kept(start, outcome))
             except StoreError as error:
                 self._warn(start, key, f"the outcome of {start.tool} was not kept: {text_of(error)}")
         elif tool.idempotent or key not in self._unsure:
@@ -82,7 +83,7 @@ class Outcomes:
 
     async def _release(self, start: ToolStartEvent, key: OutcomeKey) -> None:
         try:
-            await self._work.runtime.store.release_outcome(key, start.call_id)
+            await self._work.runtime.store.release_outcome(key, self._claimant(start))
         except StoreError as error:
             self._warn(start, key, f"the idempotency key of {start.tool} was not freed: {text_of(error)}")
 
@@ -99,6 +100,10 @@ class Outcomes:
             result=outcome.result,
             truncated=outcome.truncated,
         )
+
+    def _claimant(self, start: ToolStartEvent) -> str:
+        """The call among those of all runs: many providers number the calls of each reply from one."""
+        return f"{self._work.info.run_id}:{start.call_id}"
 
     def _key(self, start: ToolStartEvent) -> OutcomeKey | None:
         if start.idempotency_key is None:

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from agentflow import Agent, InMemoryStore, Settings, ToolContext, tool
+from agentflow import Agent, InMemoryStore, ModelChunk, Settings, ToolContext, tool
 from agentflow.errors import StoreError
 from agentflow.events import EventType
+from agentflow.models.base import CallRequest
 from agentflow.state import TERMINAL_STATES
 from agentflow.testing import FailingLog, ScriptedModel, assert_laws, call
 from tests.builders import log_of, of
@@ -110,6 +111,24 @@ async def test_the_same_deed_twice_at_once_is_done_once_and_the_second_says_that
     assert "do not claim that it was done" in error.result
     assert ends(await play(till, store=store)) == ["success"]
     assert len(till.paid) == 1
+
+
+async def test_two_runs_whose_provider_numbers_its_calls_alike_are_two_all_the_same():
+    till, store = Till(), InMemoryStore()
+    async with Agent(model=numbering, tools=[till.pay], store=store) as agent:
+        chains = [agent.start("pay", user_id="u") for _ in range(2)]
+        ends = [await chain for chain in chains]
+    assert [end.tools[0].call_id for end in ends] == ["call_1", "call_1"]
+    assert sorted(end.tools[0].status for end in ends) == ["success", "unknown_outcome"]
+    assert till.paid == [("A", 1)]
+
+
+async def numbering(request):
+    """A model whose provider numbers the calls of each reply from one."""
+    if request.messages[-1].role == "user":
+        yield ModelChunk(calls=(CallRequest(name="pay", arguments='{"order_id": "A"}', id="call_1"),))
+    else:
+        yield ModelChunk(text="That is not known, sorry.", finish_reason="stop")
 
 
 async def test_an_idempotent_deed_is_done_twice_at_once_rather_than_not_known():
