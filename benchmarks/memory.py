@@ -387,7 +387,5 @@ async def with_local_model(full: Figures) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--local", action="store_true", help="let the embedded model write summaries, too (ten minutes)"
-    )
+    parser.add_argument("--local", action="store_true", help="the embedded model writes summaries, too (ten minutes)")
     asyncio.run(main(parser.parse_args().local))

@@ -76,7 +76,7 @@ def findings(messages: Sequence[Message]) -> Iterator[Finding]:
     that holds a number or an id that no result holds. Questions and failures are passed over.
     """
     results = _results(messages)
-    said_alike = _said_alike([pairs for _, pairs in results.values()])
+    said_alike = _said_alike(dict(results.values()))
     returned: set[str] = set()
     for at, message in enumerate(messages):
         if message.role == "user":
@@ -173,9 +173,9 @@ def _results(messages: Sequence[Message]) -> dict[int, tuple[str, list[str]]]:
     return found
 
 
-def _said_alike(results: Sequence[list[str]]) -> set[str]:
-    """What most of at least four results say: it is about none of them."""
-    frequency = Counter(pair for pairs in results for pair in set(pairs))
+def _said_alike(results: dict[str, list[str]]) -> set[str]:
+    """What most results of at least four different calls say: it is about none of them."""
+    frequency = Counter(pair for pairs in results.values() for pair in set(pairs))
     return {pair for pair, count in frequency.items() if count >= 4 and 2 * count > len(results)}
 
 

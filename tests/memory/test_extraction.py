@@ -122,6 +122,11 @@ def test_what_most_results_say_alike_is_about_none_of_them():
     assert next(findings(messages[:6])).text == "look(order=0): eta=0, shop=Oslo"
 
 
+def test_what_one_call_returns_again_and_again_is_kept():
+    polled = (says("", call("x", '{"order": 1}')), result("x", '[success]\n{"status": "packed"}')) * 6
+    assert {found.text for found in findings(polled)} == {"look(order=1): status=packed"}
+
+
 def test_a_failed_result_and_one_without_a_call_are_no_findings():
     messages = (user(), says("", call("a")), result("a", "[error: timeout]\n500"), result("b", "[success]\n5"))
     assert list(findings(messages)) == []

@@ -54,6 +54,12 @@ def test_what_is_known_already_is_not_put_again():
     assert supersede(known, [fact(3, "I live in Oslo.", "home"), fact(4, "Likes tea."), *known]) == ()
 
 
+def test_a_fact_that_was_superseded_does_not_come_back_by_being_found_again():
+    old, new = fact(1, "I live in Oslo.", "home"), fact(2, "I live in Rome.", "home")
+    known = [msgspec.structs.replace(old, superseded_by="f2"), new]
+    assert supersede(known, [old, new]) == ()
+
+
 def test_a_fact_that_was_superseded_may_come_true_again():
     known = [fact(1, "I live in Oslo.", "home", superseded_by="f2"), fact(2, "I live in Rome.", "home")]
     put = supersede(known, [fact(3, "I live in Oslo.", "home")])

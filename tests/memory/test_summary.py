@@ -204,8 +204,8 @@ def test_an_extract_quotes_the_turns():
 
 
 def test_of_what_changed_an_extract_has_the_last_state():
-    turns = [turn(user(f"I live in {place}."), says(), number=n) for n, place in enumerate(("Oslo", "Rome"))]
-    assert extract(turns, 1).pinned == ("I live in Rome.",)
+    turns = [turn(user(text), says()) for text in ("I live in Oslo.", "My name is Ana.", "I live in Rome.")]
+    assert extract(turns, 1).pinned == ("My name is Ana.", "I live in Rome.")
 
 
 def test_a_turn_without_an_answer_is_an_open_question():
