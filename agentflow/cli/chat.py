@@ -1,6 +1,6 @@
-"""The messages of one session, one run after the other: signals in, exit code out.
+"""The messages of one session, one run after the other: signals and people's decisions in, exit code out.
 
-Where messages come from and how events are shown is the caller's business.
+Where messages come from, how events are shown and how people are asked is the caller's business.
 """
 
 import asyncio
@@ -8,11 +8,14 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
+from typing import TypeAlias
 
 from agentflow.agent import Agent
 from agentflow.chain import AgentChain
+from agentflow.cli.prompts import Decision, Waiting, summary
+from agentflow.errors import NotPendingError, ToolArgumentsError
 from agentflow.events import (
     AgentEvent,
     CancelledEvent,
@@ -21,7 +24,11 @@ from agentflow.events import (
     ModelCompleteEvent,
     ModelStartEvent,
     RunError,
+    State,
+    StateEvent,
 )
+
+Ask: TypeAlias = Callable[[Waiting], Decision]
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -49,21 +56,26 @@ def converse(
     show: Callable[[AgentEvent], None],
     complain: Callable[[str], None],
     *,
+    ask: Ask | None = None,
     session_id: str | None = None,
     patient: bool = False,
 ) -> int:
     """Send the messages in order, in one session, and close the agent. Returns the exit code.
 
     The first run that does not end `final` is the last, unless `patient`; then it is only shown. `complain` is
-    given one line for each run that failed or did not end in its time. Ctrl-C and SIGTERM cancel the run that is going
-    on, a second one ends the program at once; between runs they do what they did before, and one that was ignored at
-    the start, as shells do for jobs in the background, stays ignored. Raises what `agent.stream` and `show` raise.
+    given one line for each run that failed or did not end in its time. `ask` is called for each question and approval
+    once the run can do nothing without it; where it raises `EOFError` the run is cancelled. Without `ask` a run that
+    waits for people is cancelled and has failed, and `complain` is told what it waited for.
+
+    Ctrl-C and SIGTERM cancel the run that is going on, also one that waits; a second one ends the program at once.
+    Between runs they do what they did before, and one that was ignored at the start, as shells do for jobs in the
+    background, stays ignored. Raises what `agent.stream` and `show` raise.
     """
     code = 0
     with asyncio.Runner() as runner:
         try:
             for message in messages:
-                code, session_id = runner.run(_turn(agent, message, session_id, show, complain))
+                code, session_id = runner.run(_turn(agent, message, session_id, show, complain, ask))
                 if patient:
                     code = 0
                 elif code:
@@ -82,27 +94,79 @@ async def _turn(
     session_id: str | None,
     show: Callable[[AgentEvent], None],
     complain: Callable[[str], None],
+    ask: Ask | None,
 ) -> tuple[int, str]:
     """One run, shown; its exit code and its session."""
     chain = agent.stream(message, session_id=session_id)
-    code = 0
-    model: str | None = ""  # that was asked and has not answered yet
+    verdict = _Verdict(complain)
     with _signals(_Canceller(chain)):
         async for event in chain:
             show(event)
-            if isinstance(event, ModelStartEvent):
-                model = model if model is None else event.model
-            elif isinstance(event, DeltaEvent | ModelCompleteEvent):
-                model = None
-            elif isinstance(event, CancelledEvent) and event.reason == "timeout":
-                code = EXIT_FAILED
-                complain("the run did not end within its time: chain.timeout sets it")
-            elif isinstance(event, CancelledEvent):
-                code = EXIT_CANCELLED
-            elif isinstance(event, FailedEvent):
-                code, line = _failure(event.error, model)
-                complain(line)
-    return code, chain.session_id
+            verdict.see(event)
+            if _is_suspended(event) and chain.state is State.SUSPENDED:
+                await _settle(chain, ask, complain)
+    return verdict.code, chain.session_id
+
+
+def _is_suspended(event: AgentEvent) -> bool:
+    """Whether it says that the whole run waits; a chain below the root may wait while others go on."""
+    return isinstance(event, StateEvent) and event.current is State.SUSPENDED and event.chain_id == event.run_id
+
+
+async def _settle(chain: AgentChain, ask: Ask | None, complain: Callable[[str], None]) -> None:
+    """Get all decisions that a suspended run waits for, or cancel it."""
+    waiting: Sequence[Waiting] = (await chain.reply()).pending
+    if ask is None:
+        for one in waiting:
+            complain(f"nobody can decide here: {summary(one)}")
+        chain.cancel("disconnect")
+        return
+    try:
+        while waiting:
+            # Nothing of the run goes on meanwhile, so the event loop may stand still; hence no decision is made
+            # before all are known, as it would begin what the next question then holds up.
+            with _signals(_interrupt):
+                decisions = [(one, ask(one)) for one in waiting]
+            await asyncio.sleep(0)  # what has expired while a person thought comes first
+            waiting = [one for one, decision in decisions if not _is_made(decision, chain, complain)]
+    except (EOFError, KeyboardInterrupt) as left:
+        chain.cancel("shutdown" if signal.SIGTERM in left.args else "user")
+
+
+def _is_made(decision: Decision, chain: AgentChain, complain: Callable[[str], None]) -> bool:
+    """Tell the run the decision; False if it has to be taken once more."""
+    try:
+        decision(chain)
+    except ToolArgumentsError as error:
+        complain(str(error))
+        return False
+    except NotPendingError as error:
+        complain(str(error))
+    return True
+
+
+class _Verdict:
+    """What a run's events come to: `code`, the exit code, and the lines that are said of its end."""
+
+    def __init__(self, complain: Callable[[str], None]) -> None:
+        self.code = 0
+        self._complain = complain
+        self._model: str | None = ""  # that was asked and has not answered yet; None once one has
+
+    def see(self, event: AgentEvent) -> None:
+        """Take the next event."""
+        if isinstance(event, ModelStartEvent):
+            self._model = self._model if self._model is None else event.model
+        elif isinstance(event, DeltaEvent | ModelCompleteEvent):
+            self._model = None
+        elif isinstance(event, CancelledEvent):
+            failed = event.reason in ("timeout", "disconnect")  # the latter is our own, in `_settle`
+            self.code = EXIT_FAILED if failed else EXIT_CANCELLED
+            if event.reason == "timeout":
+                self._complain("the run did not end within its time: chain.timeout sets it")
+        elif isinstance(event, FailedEvent):
+            self.code, line = _failure(event.error, self._model)
+            self._complain(line)
 
 
 def _failure(error: RunError, model: str | None) -> tuple[int, str]:
@@ -137,6 +201,10 @@ class _Canceller:
         self._asked = True
         # Not at once: a signal may come in the middle of anything that this thread does.
         self._loop.call_soon_threadsafe(self._chain.cancel, "shutdown" if number == signal.SIGTERM else "user")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

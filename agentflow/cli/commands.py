@@ -21,6 +21,7 @@ from typer.exceptions import TyperException
 from agentflow.cli.chat import EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE, converse, setup_fault
 from agentflow.cli.doctor import examine
 from agentflow.cli.models import check, overview, pull, served
+from agentflow.cli.prompts import Decision, Waiting, ask
 from agentflow.cli.screen import PlainConsole, Screen, cleaned, columns, one_line
 from agentflow.cli.tools import as_json as tools_as_json
 from agentflow.cli.tools import lines as tool_lines
@@ -57,9 +58,9 @@ Tools: TypeAlias = Annotated[
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, by default with the program's arguments. Returns the exit code.
 
-    0 the run ended `final`, 1 it failed or did not end in its time, 2 wrong usage or configuration, or a provider that
-    could not be reached or refused before it answered anything, or no output (one line on stderr), 130 it was
-    cancelled. A pipe that nobody reads any more ends it without a word, with 130 or 1.
+    0 the run ended `final`, 1 it failed, did not end in its time, or waited for a person where there is none, 2 wrong
+    usage or configuration, or a provider that could not be reached or refused before it answered anything, or no output
+    (one line on stderr), 130 it was cancelled. A pipe that nobody reads any more ends it without a word, with 130 or 1.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if not _standard_streams():
@@ -142,7 +143,10 @@ def chat(
         bool, typer.Option("--json", help="Write the events to standard output, one a line.", metavar="")
     ] = False,
 ) -> int:
-    """Talk to a model that can call tools."""
+    """Talk to a model that can call tools.
+
+    Approvals and questions are put to you on a terminal; elsewhere, and with --json, they end the run with exit code 1.
+    """
     screen = Screen(PlainConsole())
     show = _json_lines() if as_json else screen.show
     messages, interactive = _messages(message)
@@ -152,8 +156,14 @@ def chat(
         screen.end_line()
         _complain(line)
 
+    def decide(waiting: Waiting) -> Decision:
+        screen.end_line()
+        return ask(waiting)
+
+    attended = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+    asked = decide if attended else None
     try:
-        return converse(agent, messages, show, complain, session_id=session, patient=interactive)
+        return converse(agent, messages, show, complain, ask=asked, session_id=session, patient=interactive)
     except BrokenPipeError:  # nobody reads any more, as after `| head`
         os._exit(EXIT_CANCELLED)  # the agent is closed; an ordinary end would try the pipe again, and complain
 

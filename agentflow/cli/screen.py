@@ -1,11 +1,14 @@
 """What a person sees of a run: text as it comes, a card per tool call and its progress, warnings.
 
+What an agent below another one does stands further to the right.
+
 It only writes; keys, signals and exit codes are in `chat`. Text of models and tools is written as text: never as
 markup, and without the control characters by which it could drive the terminal.
 """
 
 import json
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.cells import set_cell_size
@@ -29,6 +32,12 @@ from agentflow.events import (
 
 MAX_LINE = 300  # characters of a call's arguments
 MAX_RESULT_LINES = 10
+_MILD = frozenset({"degraded", "rejected", "amended", "cancelled"})  # ends of calls that are nobody's fault
+# Warnings whose message is what the model is told.
+_FOR_PEOPLE = {
+    "unsupported_success": "the last tool calls have failed, and the answer did not say so; it is asked for once more",
+    "output_invalid": "the answer does not have the form that was asked for; it is asked for once more",
+}
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
@@ -110,8 +119,9 @@ class Screen:
     def _line(self, event: AgentEvent) -> None:
         line = _line_of(event)
         if line is not None:
+            text, style = line
             self.end_line()
-            self._print(line.append("\n"))
+            self._print(Text(f"{textwrap.indent(text, _indent(event))}\n", style))
         elif event.type in TERMINAL_TYPES:
             self.end_line()
 
@@ -120,13 +130,14 @@ class Screen:
         if event.channel == "reasoning" and not self._console.is_terminal:
             self._folded += len(event.text)
         else:
-            self._text(event.text, event.channel)
+            self._text(event.text, event.channel, "")
 
     def _tool_delta(self, event: ToolDeltaEvent) -> None:
         progress = _progress(event)
         if progress is None:
             data = event.data
-            self._text(data if isinstance(data, str) else json.dumps(data, ensure_ascii=False), event.call_id)
+            text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+            self._text(text, event.call_id, _indent(event))
             return
         if not self._progress:
             self.end_line()
@@ -135,12 +146,13 @@ class Screen:
             self._write("\r")
             self._print(Text(set_cell_size(progress, self._console.width - 1), "dim"))
 
-    def _text(self, text: str, channel: str) -> None:
+    def _text(self, text: str, channel: str, indent: str) -> None:
         if channel != self._channel or self._progress:
             self.end_line()
         text = cleaned(text)
         if not text:
             return
+        text = f"{'' if self._channel else indent}{text}".replace("\n", f"\n{indent}")
         self._channel = channel
         if channel == "answer":
             self._write(text)
@@ -156,31 +168,45 @@ class Screen:
         self._console.print(text, end="")
 
 
+def call_line(tool: str, arguments: Mapping[str, Any] | None, raw_arguments: str = "") -> str:
+    """A call as one line, cut where it is too long; in the model's words where they are no object."""
+    shown = raw_arguments
+    if arguments is not None:
+        shown = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+    return f"{one_line(tool)}({one_line(shown, MAX_LINE)})"
+
+
+def _indent(event: AgentEvent) -> str:
+    return "  " * (len(event.path) - 1)
+
+
 def _progress(event: ToolDeltaEvent) -> str | None:
     """The line for a tool's progress; None for any other output."""
     match event.data:
         case {"done": int() | float() as done, "total": int() | float() as total, **rest}:
-            return f"{one_line(event.tool)}: {done:g} of {total:g} {one_line(str(rest.get('message') or ''))}".rstrip()
+            state = f"{one_line(event.tool)}: {done:g} of {total:g} {one_line(str(rest.get('message') or ''))}".rstrip()
+            return f"{_indent(event)}{state}"
     return None
 
 
-def _line_of(event: AgentEvent) -> Text | None:  # noqa: PLR0911  one return per kind of event
-    """The line, or lines, that an event other than text is to a person."""
+def _line_of(event: AgentEvent) -> tuple[str, str] | None:  # noqa: PLR0911  one return per kind of event
+    """The line, or lines, that an event other than text is to a person, and their style."""
     match event:
         case ToolStartEvent():
-            return Text(f"● {_call(event)}", "cyan")
+            again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+            return f"● {call_line(event.tool, event.arguments, event.raw_arguments)}{again}", "cyan"
         case ToolCompleteEvent():
-            return Text(f"└ {_outcome(event)}", "green")
+            return f"└ {_result(event)}", "green"
         case ToolErrorEvent():
-            return Text(f"└ {_outcome(event)}", "red")
+            return f"└ {_error(event)}", "yellow" if event.status in _MILD else "red"
         case RollbackEvent():
-            return Text(f"(void: the text of attempt {event.attempt}, {event.reason})", "yellow")
+            return f"(void: the text of attempt {event.attempt}, {event.reason})", "yellow"
         case WarningEvent():
-            return Text(f"warning: {one_line(event.message)}{_then(event)}", "yellow")
+            return f"warning: {one_line(_FOR_PEOPLE.get(event.code, event.message))}{_then(event)}", "yellow"
         case FinalEvent() if event.finish_reason != "stop":
-            return Text(f"(ended early: {event.finish_reason})", "yellow")
+            return f"(ended early: {event.finish_reason})", "yellow"
         case CancelledEvent():
-            return Text(f"(cancelled: {event.reason})", "yellow")
+            return f"(cancelled: {event.reason})", "yellow"
     return None
 
 
@@ -194,23 +220,16 @@ def _then(event: WarningEvent) -> str:
     return ""
 
 
-def _call(event: ToolStartEvent) -> str:
-    if event.arguments is None:
-        arguments = event.raw_arguments
-    else:
-        arguments = ", ".join(
-            f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in event.arguments.items()
-        )
-    return f"{one_line(event.tool)}({one_line(arguments, MAX_LINE)})"
-
-
-def _outcome(event: ToolCompleteEvent | ToolErrorEvent) -> str:
-    head = f"{one_line(event.tool)} ({event.duration_ms:.0f} ms):"
-    if isinstance(event, ToolErrorEvent):
-        again = " (tried again)" if event.will_retry else ""
-        return f"{head} {one_line(event.result, MAX_LINE)}{again}"
+def _result(event: ToolCompleteEvent) -> str:
+    how = "reused" if event.reused_from is not None else f"{event.duration_ms:.0f} ms"
+    head = f"{one_line(event.tool)} ({how}):"
     lines = cleaned(event.result).removeprefix("[success]\n").splitlines()
     shown = [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…" for line in lines[:MAX_RESULT_LINES]]
     if len(lines) > len(shown):
         shown.append(f"… {len(lines) - len(shown)} more lines")
     return f"{head} {shown[0]}" if len(shown) == 1 else "\n  ".join([head, *shown])
+
+
+def _error(event: ToolErrorEvent) -> str:
+    again = " (tried again)" if event.will_retry else ""
+    return f"{one_line(event.tool)} ({event.duration_ms:.0f} ms): {one_line(event.result, MAX_LINE)}{again}"

@@ -95,13 +95,14 @@ def ctrl_c_is_heard():
 
 @pytest.fixture
 def on_terminal(tmp_path):
-    """`async with on_terminal(provider) as (process, terminal)`: a chat that a person types into."""
+    """`async with on_terminal(provider, ...) as (process, terminal)`: a chat that a person types into."""
 
     @contextlib.asynccontextmanager
-    async def start(provider, **variables):
+    async def start(provider, *arguments, **variables):
         with Terminal() as terminal:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "agentflow", "chat", "--base-url", provider.base_url, "--model", "m"),
+                *arguments,
                 cwd=tmp_path,
                 env=ENVIRONMENT | {"TERM": "xterm-256color", "HOME": str(tmp_path), **variables},
                 stdin=terminal.slave,

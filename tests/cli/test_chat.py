@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agentflow import Agent
+from agentflow import Agent, tool
 from agentflow.cli.chat import converse
 from agentflow.errors import ModelTimeoutError
 from agentflow.events import EventType
-from agentflow.models.scripted import ScriptedModel
+from agentflow.models.scripted import ScriptedModel, call
 from agentflow.settings import Settings
+from agentflow.streams import LoopClock
 from agentflow.testing import FakeProvider, Reset, Stall, assert_laws, status, text, tool_calls
 
 ONCE = Settings(model={"retries": {"attempts": 1}})
@@ -51,6 +52,25 @@ async def stay() -> str:
         except asyncio.CancelledError:
             pass
 """
+
+PAYING = """
+from agentflow import tool
+from agentflow.tools import ask_user
+
+@tool(approval=lambda arguments: "more than 100" if arguments["amount"] > 100 else None)
+def refund(order_id: str, amount: int) -> str:
+    return f"paid back {amount} for {order_id}"
+"""
+
+
+@tool(approval=True)
+async def refund(amount: int) -> str:
+    """Pay back."""
+    return f"paid back {amount}"
+
+
+def paying(*turns, **options):
+    return Agent(model=ScriptedModel(*turns), tools=[refund], settings=ONCE, **options)
 
 
 def wait_until_asleep(process):
@@ -241,10 +261,11 @@ async def test_a_second_ctrl_c_leaves_whatever_a_tool_does(agentflow, tmp_path):
 
 async def test_a_tool_that_ignores_its_cancel_does_not_keep_the_command(chat, tmp_path):
     (tmp_path / "stubborn.py").write_text(STUBBORN)
-    async with FakeProvider(tool_calls(("stay", {})), text("It took too long.")) as provider:
+    async with FakeProvider(tool_calls(("stay", {})), text("That failed: it took too long.")) as provider:
         done = await chat(provider, "Go", "--tools", "stubborn")
     assert done.code == 0
-    assert done.out.endswith("[timeout] stay gave no result within 0.01 s.\nIt took too long.\n")
+    assert "[timeout] stay gave no result within 0.01 s." in done.out
+    assert done.out.endswith("\nThat failed: it took too long.\n")
 
 
 async def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path):
@@ -290,3 +311,90 @@ async def test_no_color_is_respected_and_ctrl_c_at_the_prompt_leaves(on_terminal
         assert await process.wait() == 130
     assert "\n└ calculator" in terminal.shown
     assert "Traceback" not in terminal.shown
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+async def test_without_a_person_a_run_that_waits_for_one_is_cancelled_and_has_failed(chat, tmp_path, flags):
+    (tmp_path / "paying.py").write_text(PAYING)
+    asked = [
+        ("refund", {"order_id": "B", "amount": 250}),
+        ("ask_user", {"question": "Sure?", "options": ["yes", "no"]}),
+    ]
+    async with FakeProvider(tool_calls(*asked)) as provider:
+        done = await chat(provider, *flags, "--tools", "paying", stdin=b"Pay back B\nand C\n")
+    assert (done.code, len(provider.requests)) == (1, 1)
+    assert done.err.splitlines() == [
+        'agentflow: nobody can decide here: refund(order_id="B", amount=250) waits for approval (more than 100)',
+        "agentflow: nobody can decide here: the agent asks: Sure? (yes, no)",
+    ]
+    if flags:
+        assert_laws(done.events)
+        assert (last(done).type, last(done).reason) == (EventType.CANCELLED, "disconnect")
+    else:
+        assert done.out.endswith("(cancelled: disconnect)\n")
+
+
+def test_nothing_begins_before_all_decisions_are_made():
+    def ask(waiting):
+        seen.append([event.type for event in events].count(EventType.TOOL_START))
+        return lambda chain: chain.approve(waiting.call_id, waiting.arguments_hash)
+
+    events, seen = [], []
+    agent = paying([call("refund", amount=1), call("refund", amount=2)], "Both are paid back.")
+    assert converse(agent, ["Pay"], events.append, print, ask=ask) == 0
+    assert seen == [0, 0]
+    assert [record.result for record in events[-1].tools] == ["[success]\npaid back 1", "[success]\npaid back 2"]
+
+
+def test_a_decision_that_does_not_fit_is_told_and_taken_once_more():
+    decisions = [
+        lambda chain: chain.amend(waiting[-1], {"amount": "a lot"}),
+        lambda chain: chain.amend(waiting[-1], {"amount": 3}),
+    ]
+    waiting, events, lines = [], [], []
+
+    def ask(asked):
+        waiting.append(asked.call_id)
+        return decisions[len(waiting) - 1]
+
+    assert converse(paying([call("refund", amount=1)], "Paid."), ["Pay"], events.append, lines.append, ask=ask) == 0
+    assert events[-1].tools[0].result == "[success]\npaid back 3"
+    assert len(lines) == 1
+    assert "amount" in lines[0]
+
+
+class Patience(LoopClock):
+    """Keeps what is to happen in a day, for a test to let it happen."""
+
+    def call_later(self, delay, callback):
+        if delay == 86400:
+            self.expire = callback
+        return super().call_later(delay, callback)
+
+
+def test_a_decision_after_its_time_is_told_and_does_not_count():
+    clock, events, lines = Patience(), [], []
+
+    def ask(waiting):
+        asyncio.get_running_loop().call_soon(clock.expire)
+        return lambda chain: chain.approve(waiting.call_id)
+
+    agent = paying([call("refund", amount=1)], "It was not paid back: nobody approved.", clock=clock)
+    assert converse(agent, ["Pay"], events.append, lines.append, ask=ask) == 0
+    assert events[-1].tools[0].status == "rejected"
+    assert len(lines) == 1
+    assert "waits for no" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [(EOFError(), "user"), (KeyboardInterrupt(signal.SIGINT), "user"), (KeyboardInterrupt(signal.SIGTERM), "shutdown")],
+)
+def test_a_person_who_does_not_decide_cancels_the_run(raised, reason):
+    def ask(waiting):
+        raise raised
+
+    events = []
+    assert converse(paying([call("refund", amount=1)]), ["Pay", "More"], events.append, print, ask=ask) == 130
+    assert_laws(events)
+    assert (events[-1].type, events[-1].reason) == (EventType.CANCELLED, reason)

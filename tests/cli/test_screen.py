@@ -123,6 +123,40 @@ def test_a_card_shows_an_error_in_one_line():
     assert shown(failed) == "└ find (0 ms): [error: failed] boom (tried again)\n"
 
 
+def test_a_card_tells_a_reused_result_and_a_further_attempt():
+    start = ToolStartEvent(arguments={}, raw_arguments="", attempt=2, **CALL, **COMMON)
+    reused = ToolCompleteEvent(result="[success]\n21", duration_ms=0.0, reused_from="b", **CALL, **COMMON)
+    assert shown(start, reused) == "● find() (attempt 2)\n└ find (reused): 21\n"
+
+
+@pytest.mark.parametrize(("status", "style"), [("degraded", "33"), ("rejected", "33"), ("loop", "31")])
+def test_what_is_no_fault_is_not_red(status, style):
+    error = ErrorInfo(kind=status, message="no")
+    failed = ToolErrorEvent(status=status, error=error, result=f"[{status}]\nno", **CALL, **COMMON)
+    assert shown(failed, **TERMINAL).startswith(f"\x1b[{style}m└ find (0 ms): [{status}] no")
+
+
+def test_a_warning_that_is_said_to_the_model_is_put_in_a_persons_words():
+    loop = WarningEvent(code="loop_guard", message="find was called again and again", **COMMON)
+    false = WarningEvent(code="unsupported_success", message="Correct your answer.", **COMMON)
+    assert shown(loop, false).splitlines() == [
+        "warning: find was called again and again",
+        "warning: the last tool calls have failed, and the answer did not say so; it is asked for once more",
+    ]
+
+
+def test_what_an_agent_below_does_stands_further_right():
+    below = COMMON | {"path": ("agent", "billing"), "chain_id": "child"}
+    start = ToolStartEvent(arguments={}, raw_arguments="", **CALL, **below)
+    done = ToolCompleteEvent(result="[success]\none\ntwo", duration_ms=1.0, **CALL, **below)
+    piece_of = ToolDeltaEvent(data="half\nand ", **CALL, **below)
+    rest = ToolDeltaEvent(data="half", **CALL, **below)
+    progress = ToolDeltaEvent(data={"done": 1, "total": 2}, **CALL, **below)
+    assert shown(start, piece_of, rest, progress, done, delta("Done."), final()) == (
+        "  ● find()\n  half\n  and half\n  find: 1 of 2\n  └ find (1 ms):\n    one\n    two\nDone.\n"
+    )
+
+
 def test_pieces_of_a_tools_output_are_dimmed_and_each_call_has_its_own_lines():
     pieces = [piece("one "), piece("two"), piece("other", "d"), piece({"row": 1}), delta("Answer.")]
     assert shown(*pieces) == 'one two\nother\n{"row": 1}\nAnswer.'
