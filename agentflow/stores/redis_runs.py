@@ -1,0 +1,232 @@
+"""What the Redis store does to runs, their events and their leases: one script for each, on the server's clock.
+
+Nothing here waits for anything but the server's reply.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from agentflow.events import TERMINAL_TYPES, AgentEvent, CancelReason, decode, encode
+from agentflow.stores import refusals
+from agentflow.stores.base import RunRecord, SessionKey
+from agentflow.stores.redis_scripts import script
+from agentflow.stores.redis_server import RedisServer, unpacked
+
+PAGE_BYTES = 4 * 1024 * 1024  # encoded events after which a page ends, whatever its limit
+_ENTRIES = 100  # of a stream that are asked for at a time
+
+_APPEND = script("""
+local id, token, first, ends = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+local key = KEYS[1]
+local events = key .. ':events'
+if token ~= '' then
+    local held = redis.call('HMGET', key, 'owner', 'token')
+    if not held[1] or held[2] ~= token then
+        return 'lease_lost'
+    end
+end
+local last = redis.call('XLEN', events)  -- which nothing is ever taken from
+if #ARGV == 6 then
+    return 'done'
+elseif first ~= last + 1 then
+    return last
+end
+ensure_run(id)
+for i = 7, #ARGV do
+    redis.call('XADD', events, string.format('%d-0', last + i - 6), 'e', ARGV[i])
+end
+if ends then
+    redis.call('HDEL', key, 'closing')
+    redis.call('HSET', key, 'ended', now)
+    redis.call('ZREM', prefix .. ':open', id)
+    redis.call('ZADD', prefix .. ':ended', now + ttl / 1000, id)
+    expire(key, {'', ':events', ':inbox'})
+end
+return 'done'
+""")
+
+_RECORD = """
+local function record(id)
+    local key = run_key(id)
+    local run = redis.call('HMGET', key, 'number', 'session', 'ended', 'closing')
+    return run[1] and {id, run[1], run[2], redis.call('XLEN', key .. ':events'), run[3], run[4]}
+end
+"""
+
+_FIND = script(_RECORD + "return record(ARGV[3])")
+
+_LIST = script(
+    _RECORD
+    + """
+local upper, limit, found = ARGV[3], tonumber(ARGV[4]), {}
+while #found < limit do
+    local page = redis.call('ZREVRANGEBYSCORE', KEYS[1], upper, '-inf', 'WITHSCORES', 'LIMIT', 0, limit - #found)
+    if #page == 0 then
+        break
+    end
+    for i = 1, #page, 2 do
+        found[#found + 1] = record(page[i]) or nil  -- some may have expired
+    end
+    upper = '(' .. page[#page]
+end
+return found
+"""
+)
+
+_ACQUIRE = script("""
+local id, owner, lease = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local key = ensure_run(id)
+local held = redis.call('HMGET', key, 'owner', 'token', 'until', 'lease')
+local token = held[2]
+if held[1] ~= owner then
+    -- A lease that lasts for longer than it was given for is of a time before the clock was set back.
+    if held[1] and now < tonumber(held[3]) and tonumber(held[3]) <= now + tonumber(held[4]) then
+        return false
+    end
+    token = next_number()
+end
+redis.call('HSET', key, 'owner', owner, 'token', token, 'until', string.format('%.6f', now + lease), 'lease', lease)
+return token
+""")
+
+_RENEW = script("""
+local token, lease = ARGV[3], tonumber(ARGV[4])
+local held = redis.call('HMGET', KEYS[1], 'owner', 'token')
+if not held[1] or held[2] ~= token then
+    return 0
+end
+redis.call('HSET', KEYS[1], 'until', string.format('%.6f', now + lease), 'lease', lease)
+return 1
+""")
+
+_RELEASE = script("""
+local id, token = ARGV[3], ARGV[4]
+if redis.call('HGET', KEYS[1], 'token') == token then
+    redis.call('HDEL', KEYS[1], 'owner')
+    drop_if_empty(id)
+end
+""")
+
+_CANCEL = script("ask_to_end(ARGV[3], ARGV[4])")
+
+
+def run_key(server: RedisServer, run_id: str) -> str:
+    """The key of a run, which those of its streams begin with."""
+    return f"{server.prefix}:run:{{{run_id}}}"
+
+
+def events_key(server: RedisServer, run_id: str) -> str:
+    """The stream of a run's events, one entry `SEQ-0` for each."""
+    return f"{run_key(server, run_id)}:events"
+
+
+def inbox_key(server: RedisServer, run_id: str) -> str:
+    """The stream of what a run is asked for from outside."""
+    return f"{run_key(server, run_id)}:inbox"
+
+
+def tag_of(key: SessionKey) -> str:
+    """A session in its keys: nobody is not the user with the empty id."""
+    return msgspec.json.encode([key.user_id, key.session_id]).decode()
+
+
+def key_of(tag: bytes) -> SessionKey:
+    """The session that `tag_of` names."""
+    user_id, session_id = msgspec.json.decode(tag, type=tuple[str | None, str])
+    return SessionKey(session_id, user_id)
+
+
+async def append(server: RedisServer, run_id: str, events: Sequence[AgentEvent], token: int | None) -> None:
+    """See `EventLog.append`."""
+    for before, event in pairwise(events):
+        if event.seq != before.seq + 1:
+            raise refusals.does_not_follow(run_id, event.seq, before.seq)
+    first, ends = (events[0].seq, events[-1].type in TERMINAL_TYPES) if events else (0, False)
+    lines = map(encode, events)
+    found = await server.run(
+        _APPEND, run_key(server, run_id), run_id, "" if token is None else token, first, int(ends), *lines
+    )
+    if token is not None and found == b"lease_lost":
+        raise refusals.lease_lost(run_id, token)
+    if found != b"done":
+        raise refusals.does_not_follow(run_id, first, found)
+
+
+async def read(server: RedisServer, run_id: str, after: int, limit: int) -> list[AgentEvent]:
+    """See `EventLog.read`."""
+    found: list[AgentEvent] = []
+    size, after = 0, max(after, 0)
+    while len(found) < limit and size < PAGE_BYTES:
+        count = min(limit - len(found), _ENTRIES)
+        entries = await server.call(
+            "XRANGE", events_key(server, run_id), f"({after + len(found)}-0", "+", "COUNT", count
+        )
+        for _, (_, data) in entries or ():
+            found.append(unpacked(decode, data, f"event {after + len(found) + 1} of run {run_id!r}"))
+            size += len(data)
+        if not entries or len(entries) < count:
+            break
+    return found
+
+
+async def last(server: RedisServer, run_id: str) -> int | None:
+    """See `EventLog.last`."""
+    return await server.call("XLEN", events_key(server, run_id)) or None
+
+
+async def find_run(server: RedisServer, run_id: str) -> RunRecord | None:
+    """See `RunStore.find_run`."""
+    found = await server.run(_FIND, run_key(server, run_id), run_id)
+    return _record(found) if found else None
+
+
+async def list_runs(server: RedisServer, before: int | None, limit: int, *, open_only: bool) -> list[RunRecord]:
+    """See `RunStore.list_runs`."""
+    upper = "+inf" if before is None else f"({before}"
+    runs = await server.run(_LIST, f"{server.prefix}:{'open' if open_only else 'runs'}", upper, limit)
+    return [_record(found) for found in runs]
+
+
+async def acquire_lease(server: RedisServer, run_id: str, owner: str, ttl: float) -> int | None:
+    """See `RunStore.acquire_lease`."""
+    token = await server.run(_ACQUIRE, run_key(server, run_id), run_id, owner, ttl)
+    return int(token) if token is not None else None
+
+
+async def renew_lease(server: RedisServer, run_id: str, token: int, ttl: float) -> None:
+    """See `RunStore.renew_lease`."""
+    if not await server.run(_RENEW, run_key(server, run_id), token, ttl):
+        raise refusals.lease_lost(run_id, token)
+
+
+async def release_lease(server: RedisServer, run_id: str, token: int) -> None:
+    """See `RunStore.release_lease`."""
+    await server.run(_RELEASE, run_key(server, run_id), run_id, token)
+
+
+async def request_cancel(server: RedisServer, run_id: str, reason: CancelReason) -> None:
+    """See `RunStore.request_cancel`."""
+    await server.run(_CANCEL, run_key(server, run_id), run_id, reason)
+
+
+async def cancel_reason(server: RedisServer, run_id: str) -> CancelReason | None:
+    """Why the run is asked to end, None if it is not."""
+    entries = await server.call("XRANGE", inbox_key(server, run_id), "-", "+", "COUNT", 1)
+    reason: CancelReason | None = entries[0][1][1].decode() if entries else None
+    return reason
+
+
+def _record(found: Sequence[Any]) -> RunRecord:
+    run_id, number, tag, last_seq, ended, closing = found
+    what = f"the end of run {run_id.decode()!r}"
+    return RunRecord(
+        run_id=run_id.decode(),
+        number=int(number),
+        session=key_of(tag) if tag else None,
+        last=last_seq,
+        ended=ended is not None,
+        closing=tuple(unpacked(decode, line, what) for line in closing.split(b"\n")) if closing else (),
+    )
