@@ -7,6 +7,7 @@ import pty
 import signal
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +117,23 @@ def on_terminal(tmp_path):
                 await ended(process)
 
     return start
+
+
+@pytest.fixture
+def wait_until_asleep():
+    """`wait_until_asleep(process)` returns once it waits for something.
+
+    A prompt stands before its read begins, and readline does not hear what comes between.
+    """
+
+    def wait(process):
+        status = Path(f"/proc/{process.pid}/stat")
+        if not status.exists():
+            pytest.skip("only Linux says what a process does")
+        while status.read_text().rpartition(")")[2].split()[0] != "S":
+            pass
+
+    return wait
 
 
 @pytest.fixture

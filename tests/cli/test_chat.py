@@ -2,7 +2,6 @@ import asyncio
 import shlex
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -71,15 +70,6 @@ async def refund(amount: int) -> str:
 
 def paying(*turns, **options):
     return Agent(model=ScriptedModel(*turns), tools=[refund], settings=ONCE, **options)
-
-
-def wait_until_asleep(process):
-    """Return once the process waits for something."""
-    status = Path(f"/proc/{process.pid}/stat")
-    if not status.exists():
-        pytest.skip("only Linux says what a process does")
-    while status.read_text().rpartition(")")[2].split()[0] != "S":
-        pass
 
 
 def last(finished):
@@ -298,15 +288,13 @@ async def test_on_a_terminal_messages_are_asked_for_until_quit(on_terminal):
     assert provider.requests[-1].body["messages"][0] == {"role": "user", "content": "1+1?"}
 
 
-async def test_no_color_is_respected_and_ctrl_c_at_the_prompt_leaves(on_terminal):
+async def test_no_color_is_respected_and_ctrl_c_at_the_prompt_leaves(on_terminal, wait_until_asleep):
     scripts = (tool_calls(("calculator", {"expression": "1+1"})), text("It is 2."))
     async with FakeProvider(*scripts) as provider, on_terminal(provider, NO_COLOR="1") as (process, terminal):
         await terminal.shows("> ")
         terminal.type("1+1?\r")
         await terminal.shows("> ", 2)
-        wait_until_asleep(
-            process
-        )  # the prompt stands before its read begins, and readline does not hear what comes between
+        wait_until_asleep(process)
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 130
     assert "\n└ calculator" in terminal.shown

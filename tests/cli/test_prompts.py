@@ -1,5 +1,4 @@
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -40,15 +39,6 @@ def refund(order_id, amount):
 def results(provider):
     """What the tools have given, as the model was told last."""
     return [message["content"] for message in provider.requests[-1].body["messages"] if message["role"] == "tool"]
-
-
-def wait_until_asleep(process):
-    """Return once the process waits for something: a prompt stands before its read begins."""
-    status = Path(f"/proc/{process.pid}/stat")
-    if not status.exists():
-        pytest.skip("only Linux says what a process does")
-    while status.read_text().rpartition(")")[2].split()[0] != "S":
-        pass
 
 
 async def test_a_call_is_approved_or_rejected_with_a_reason(on_terminal, flags):
@@ -142,7 +132,7 @@ async def test_ctrl_d_at_a_prompt_cancels_the_run_and_the_conversation_goes_on(o
 
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGINT, "user"), (signal.SIGTERM, "shutdown")])
-async def test_a_signal_at_a_prompt_cancels_the_run(on_terminal, flags, number, reason):
+async def test_a_signal_at_a_prompt_cancels_the_run(on_terminal, flags, wait_until_asleep, number, reason):
     async with (
         FakeProvider(refund("A", 150)) as provider,
         on_terminal(provider, *flags, "Pay back A") as (process, terminal),
