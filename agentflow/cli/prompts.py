@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from agentflow.chain import AgentChain
-from agentflow.cli.screen import call_line, cleaned
+from agentflow.cli.screen import call_line, cleaned, one_line
 from agentflow.events import ApprovalEvent, QuestionEvent
 
 Waiting: TypeAlias = QuestionEvent | ApprovalEvent
@@ -45,7 +45,7 @@ def summary(waiting: Waiting) -> str:
 
 def _approval(waiting: ApprovalEvent) -> Decision:
     call_id, reason = waiting.call_id, f": {waiting.reason}" if waiting.reason else ""
-    _say(f"{_sender(waiting)}{waiting.tool} needs your approval{reason}")
+    _say(one_line(f"{_sender(waiting)}{waiting.tool} needs your approval{reason}"))  # a reason may quote the model
     sys.stdout.write(f"{_json(waiting.arguments, indent=2)}\n")
     while True:
         word, _, rest = input(_APPROVE).strip().partition(" ")

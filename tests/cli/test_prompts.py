@@ -17,7 +17,7 @@ from agentflow import Agent, tool
 from agentflow.models.scripted import ScriptedModel, call
 from agentflow.tools import ask_user
 
-@tool(approval=lambda arguments: "more than 100" if arguments["amount"] > 100 else None)
+@tool(approval=lambda arguments: "more\\nthan 100" if arguments["amount"] > 100 else None)
 def refund(order_id: str, amount: int) -> str:
     return f"paid back {amount} for {order_id}"
 
