@@ -36,7 +36,9 @@ class Watch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._version: int | None = None  # this and the next are the looking thread's
+        # What the last look saw; these are the looking thread's.
+        self._version: int | None = None
+        self._asked: set[str | Line] = set()
         self._seen: dict[str, int] = {}
 
     def arm(self) -> None:
@@ -80,13 +82,13 @@ class Watch:
 
     def _changes(self, runs: Sequence[str], cancels: Sequence[str], lines: Sequence[Line]) -> _Keys:
         """Whom to wake of those who wait; in a thread."""
-        version = self._file.version()
-        if version == self._version:
+        version, asked = self._file.version(), {*runs, *cancels, *lines}
+        # Who was not asked for the last time may have looked before the change that was then already counted.
+        if version == self._version and asked <= self._asked:
             return (), (), ()
         lasts, cancelled, free = self._file.read(partial(_look_up, runs=runs, cancels=cancels, lines=lines))
-        # A run that is seen for the first time may have gone on since its follower looked.
         grown = [run_id for run_id, last in lasts.items() if last != self._seen.get(run_id)]
-        self._version, self._seen = version, lasts
+        self._version, self._asked, self._seen = version, asked, lasts
         return grown, cancelled, free
 
 

@@ -69,10 +69,14 @@ async def hold(store, name):
     await waiting
 
 
-async def follow_run(store, name):
+async def follow(store, name):
     """Say the events of a run as they come."""
-    async for event in follow(store, name):
-        say(event.seq)
+    after, ended = 0, False
+    while not ended:
+        await store.wait(name, after)
+        for event in await store.read(name, after, 100):
+            after, ended = event.seq, event.type in TERMINAL_TYPES
+            say(after)
 
 
 async def hear(store, name):
@@ -91,14 +95,14 @@ async def main(path, what, name):
         say("opened")
         return
     store = SqliteStore(path)
-    await {"append": append, "converse": converse, "hold": hold, "follow": follow_run, "hear": hear}[what](store, name)
+    await {"append": append, "converse": converse, "hold": hold, "follow": follow, "hear": hear}[what](store, name)
     await store.aclose()
     say("done")
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    from agentflow.event_log import follow
+    from agentflow.events import TERMINAL_TYPES
     from agentflow.messages import Message
     from agentflow.stores.base import SessionKey, Turn
     from agentflow.stores.sqlite import SqliteStore

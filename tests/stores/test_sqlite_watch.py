@@ -1,6 +1,7 @@
 """Looks are taken only while somebody waits, and wake whom they must."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -15,14 +16,27 @@ from tests.builders import turns
 
 
 class Looked(SqliteFile):
+    """Counts how often it is looked at and what is then asked, and may be held or fail."""
+
     looks = 0
+    asked = 0
     error = None
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.may_look = threading.Event()
+        self.may_look.set()
 
     def version(self):
         self.looks += 1
+        self.may_look.wait()
         if self.error is not None:
             raise self.error
         return super().version()
+
+    def read(self, call):
+        self.asked += 1
+        return super().read(call)
 
 
 @pytest.fixture
@@ -48,6 +62,11 @@ async def wait(watch, waiters, key):
         await woken
 
 
+async def stay(watch, waiters, key):
+    while True:
+        await wait(watch, waiters, key)
+
+
 @pytest.mark.virtual_time
 async def test_the_file_is_looked_at_while_somebody_waits_and_not_before_or_after(watch, other):
     await asyncio.sleep(10 * POLL)
@@ -56,6 +75,7 @@ async def test_the_file_is_looked_at_while_somebody_waits_and_not_before_or_afte
         waiting = group.create_task(wait(watch, watch.cancels, "r"))
         await asyncio.sleep(10 * POLL)
         assert 5 <= watch.file.looks <= 10
+        assert watch.file.asked == 1  # nothing has changed
         waiting.cancel()
     await asyncio.sleep(2 * POLL)
     looks = watch.file.looks
@@ -89,6 +109,42 @@ async def test_each_is_woken_for_what_it_waits_for(watch, other):
         await other.append("b", log("b", 2))
         await again
         tasks["other cancel"].cancel()
+
+
+@pytest.mark.virtual_time
+async def test_a_follower_is_not_woken_for_another_run(watch, other):
+    for run_id in ("mine", "another"):
+        await other.append(run_id, log(run_id))
+    async with asyncio.TaskGroup() as group:
+        keeps_it_looked_at = group.create_task(stay(watch, watch.appends, "mine"))
+        await asyncio.sleep(2 * POLL)
+        follower = group.create_task(wait(watch, watch.appends, "mine"))
+        for seq in range(2, 5):
+            await other.append("another", log("another", seq))
+            await asyncio.sleep(2 * POLL)
+        assert not follower.done()
+        await other.append("mine", log("mine", 2))
+        await follower
+        keeps_it_looked_at.cancel()
+
+
+@pytest.mark.virtual_time
+async def test_who_began_to_wait_during_a_look_misses_nothing_that_it_has_counted(watch, other):
+    loop = asyncio.get_running_loop()
+    await other.append("r", log("r"))
+    async with asyncio.timeout(100 * POLL), asyncio.TaskGroup() as group:
+        keeps_it_looked_at = group.create_task(stay(watch, watch.cancels, "x"))
+        await asyncio.sleep(2 * POLL)
+        looks = watch.file.looks
+        watch.file.may_look.clear()
+        await loop.advance(2 * POLL)
+        assert watch.file.looks == looks + 1  # it knows for whom it looks
+        follower = group.create_task(wait(watch, watch.appends, "r"))
+        await turns()
+        await other.append("r", log("r", 2))
+        watch.file.may_look.set()
+        await follower
+        keeps_it_looked_at.cancel()
 
 
 @pytest.mark.virtual_time
