@@ -56,9 +56,11 @@ _UNSTOPPABLE = (
     "the call was to begin again with other arguments, but it could not be stopped; it may have had its effect, so it "
     "was not begun again"
 )
+_NOT_AGAIN = "the call was not begun again with other arguments: it came to its end first, or could not be stopped"
 
 Prepared: TypeAlias = tuple[Sequence[AgentEvent], Action | None]
 Nest: TypeAlias = Callable[[Work, AgentTool, ToolStartEvent], Sequence[AgentEvent]]
+Stop: TypeAlias = "asyncio.Future[None]"
 
 # The sessions whose runs wait for the code that is running: a run of one of them would wait for itself.
 SESSIONS_IN_USE: ContextVar[frozenset[SessionKey]] = ContextVar("agentflow_sessions_in_use", default=frozenset())
@@ -75,7 +77,7 @@ class ToolCalls:
         self._nest = nest
         self._expire = expire
         self._outcomes = Outcomes(work)
-        self._stops: dict[str, asyncio.Future[None]] = {}  # of the calls that are running
+        self._stops: dict[str, Stop] = {}  # of the calls that have been started
         self._expiries: dict[str, Timer] = {}  # of the calls that wait for approval
 
     # -- commands ----------------------------------------------------------------------------------------
@@ -266,26 +268,30 @@ class ToolCalls:
 
     def _start(self, tool: Tool, arguments: dict[str, Any], start: ToolStartEvent) -> None:
         # Here and not in the task: an amendment may come before its first step.
-        self._stops[start.call_id] = asyncio.get_running_loop().create_future()
-        self._work.spawn(partial(self._run, tool, arguments, start), f"tool {tool.name}")
+        stop = self._stops[start.call_id] = asyncio.get_running_loop().create_future()
+        self._work.spawn(partial(self._run, tool, arguments, start, stop), f"tool {tool.name}")
 
-    async def _run(self, tool: Tool, arguments: dict[str, Any], start: ToolStartEvent) -> None:
+    async def _run(self, tool: Tool, arguments: dict[str, Any], start: ToolStartEvent, stop: Stop) -> None:
         """One attempt, and the wait before the next."""
         SESSIONS_IN_USE.set(SESSIONS_IN_USE.get() | {self._work.info.session})  # in this task's own context
         event = await self._outcomes.recall(tool, start)
         wait = None
         if event is None:
-            outcome = await self._execute(tool, arguments, start)
+            outcome = await self._execute(tool, arguments, start, stop)
             wait = None if outcome.status == "amended" else wait_before_retry(tool, outcome, start.attempt)
             await self._outcomes.keep(tool, start, outcome)
             event = self._closing_event(tool, start, outcome, will_retry=wait is not None)
         self._work.post(event)
+        if stop.done() and not (isinstance(event, ToolErrorEvent) and event.will_retry):
+            self._work.warn("decision_too_late", _NOT_AGAIN, {"target": start.call_id, "decision": "amended"})
         if wait is not None:
             await asyncio.sleep(wait)
             chain_id = self._work.info.chain_id
             self._work.post(RunTool(chain_id, start.call_id, approved=True, arguments=arguments))
 
-    async def _execute(self, tool: Tool, arguments: Mapping[str, Any], start: ToolStartEvent) -> ToolOutcome:
+    async def _execute(
+        self, tool: Tool, arguments: Mapping[str, Any], start: ToolStartEvent, stop: Stop
+    ) -> ToolOutcome:
         info = self._work.info
         context = ToolContext(
             run_id=info.run_id,
@@ -297,19 +303,15 @@ class ToolCalls:
             metadata=info.metadata,
             idempotency_key=start.idempotency_key,
         )
-        stop = self._stops[start.call_id] = asyncio.get_running_loop().create_future()
-        try:
-            return await execute(
-                tool,
-                arguments,
-                context,
-                on_delta=partial(self._delta, start),
-                pools=self._work.runtime.pools,
-                ready=self._work.ready,
-                stop=stop,
-            )
-        finally:
-            del self._stops[start.call_id]
+        return await execute(
+            tool,
+            arguments,
+            context,
+            on_delta=partial(self._delta, start),
+            pools=self._work.runtime.pools,
+            ready=self._work.ready,
+            stop=stop,
+        )
 
     def _delta(self, start: ToolStartEvent, data: Any) -> None:
         header = self._work.header(start.iteration)

@@ -97,7 +97,7 @@ def _with_child(
     child = run.chain(call.child)
     if child.rounds and not child.round.closed:
         raise InvalidTransition(f"{event.type} of call {event.call_id!r} while calls of its agent are open")
-    ended = replace(child, state=_end_of_child(event), ending=True)
+    ended = replace(child, state=_end_of_child(event), estimate=0, ending=True)
     return replace(run, chains={**run.chains, call.child: ended})
 
 

@@ -91,8 +91,10 @@ async def execute(
     At `tool.timeout`, and when the caller is cancelled, the tool
     is asked to stop: a coroutine gets `CANCEL_GRACE` seconds to clean up and is then left and counted in
     `pools`, a thread is left and counted at once. Likewise when `stop` is done: the outcome is then `amended`, unless
-    the tool gave its result after all.
+    the tool gave its result after all; if it is done already, nothing is run.
     """
+    if stop is not None and stop.done():
+        return _amended(0.0, emitted=False, abandoned=False)
     loop = asyncio.get_running_loop()
     began = loop.time()
     call = _Call(tool, arguments, context, _Output(on_delta, ready, pools), pools)
