@@ -821,7 +821,7 @@ async def test_a_body_that_has_not_begun_at_its_deadline_never_begins(run):
     class LatePool(ThreadPool):
         """Its thread has taken the call, but gets its turn only after the caller has left."""
 
-        async def run(self, call):
+        async def run(self, call, *, name=""):
             try:
                 return await asyncio.Event().wait()
             finally:
