@@ -149,6 +149,7 @@ class Agent:
             resolvers=resolvers,
             tokenizer=tokenizer,
             clock=clock,
+            resolve=self._resolve,
         )
         self._runtime: Runtime | None = None
         self._runs: dict[str, Run] = {}

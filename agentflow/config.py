@@ -14,9 +14,13 @@ from typing import Any
 from agentflow.agent import Agent
 from agentflow.errors import ConfigError
 from agentflow.settings import Settings
+from agentflow.stores.base import Store
+from agentflow.stores.in_memory import InMemoryStore
+from agentflow.stores.sqlite import SqliteStore
 from agentflow.tools.registry import Tool, is_tool
 
 NO_TOOLS = "none"
+_DEFAULT_FILE = Path(".agentflow") / "agentflow.db"  # in the user's home
 DEFAULT_TOOLS = ("agentflow.tools.builtin",)
 
 
@@ -27,6 +31,7 @@ def build_agent(
     base_url: str | None = None,
     tools: Iterable[str] = (),
     instructions: str = "",
+    store: Store | None = None,
 ) -> Agent:
     """An agent as the settings say, and as these say where they are given.
 
@@ -34,7 +39,25 @@ def build_agent(
     told by its first run.
     """
     items = load_tools(tool_modules(settings, tools))
-    return Agent(settings=settings, model=model, base_url=base_url, tools=items, instructions=instructions)
+    return Agent(settings=settings, model=model, base_url=base_url, tools=items, instructions=instructions, store=store)
+
+
+def open_store(settings: Settings, default: str = "in_memory") -> Store:
+    """The store that the settings name, or `default`; nothing is opened yet. Raises `ConfigError` for a bad address."""
+    memory = settings.memory
+    kind = memory.store or default
+    if kind == "in_memory":
+        return InMemoryStore(ttl=memory.ttl)
+    if kind == "redis":
+        from agentflow.stores.redis import RedisStore  # needs the extra `redis`
+
+        if memory.url is None:
+            raise ConfigError("memory.store is 'redis': set memory.url, such as 'redis://127.0.0.1:6379/0'")
+        return RedisStore(memory.url, ttl=memory.ttl)
+    path = Path(memory.url).expanduser() if memory.url else Path.home() / _DEFAULT_FILE
+    if memory.url is None:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+    return SqliteStore(path, ttl=memory.ttl)
 
 
 def tool_modules(settings: Settings, names: Iterable[str] = ()) -> tuple[str, ...]:

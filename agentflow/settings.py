@@ -109,7 +109,8 @@ class Profile(_Section):
     calls. `call_ids` are sent as they are, or mapped where they are not "short" (at most 40 letters, digits, "_" and
     "-") or not "nine" letters and digits. With `strict_tools` schemas are sent in OpenAI's strict form if they have
     one. An answer's schema is sent as `structured_output` says; where that has no place for it, the system message
-    tells it. What is not accepted is left out.
+    tells it. `context_tokens` is what its models can read at once, 0 if that is not known. What is not accepted is left
+    out.
     """
 
     reasoning_content: Literal["never", "given", "loop", "always"] = "given"
@@ -122,6 +123,7 @@ class Profile(_Section):
     temperature: bool = True
     stream_options: bool = True
     parallel_tool_calls: bool = True
+    context_tokens: CountFromZero = 0
     max_tokens_field: str = "max_tokens"
     seed_field: str = "seed"
 
@@ -176,6 +178,32 @@ class ChainSettings(_Section):
     recovery: Literal["resume", "fail"] = "resume"
 
 
+class MemorySettings(_Section):
+    """Where runs and sessions are kept, and what of a session a model is shown.
+
+    `store` None is the library's in memory, the command line's and a server's in a SQLite file; `url` is the file, or
+    the server of a Redis store. For `strategy`, `turns`, `layered_from` and `confidence` see `memory.MemoryPolicy`;
+    `ttl` is how long finished runs and sessions are kept. Summaries are made by `summary_model`, or else by the run's
+    own; `context_tokens` bounds what a model is sent where it does not say itself how much it can read, 0 for any.
+    """
+
+    store: Literal["in_memory", "sqlite", "redis"] | None = None
+    url: str | None = None
+    strategy: Literal["full", "rolling", "layered"] = "rolling"
+    turns: Count = 12
+    layered_from: Count = 36
+    ttl: Duration = 86400.0
+    confidence: Annotated[float, Field(ge=0, le=1)] = 0.6
+    summary_model: str | None = None
+    context_tokens: CountFromZero = 0
+
+
+class SessionSettings(_Section):
+    """What becomes of a message to a session whose run is under way: it waits, is refused, or ends that run."""
+
+    busy: Literal["queue", "reject", "supersede"] = "queue"
+
+
 class FlowSettings(_Section):
     """How deltas are joined: for at most `window_ms` milliseconds or `max_bytes` bytes of UTF-8."""
 
@@ -208,6 +236,8 @@ class Settings(BaseSettings):
     tools: ToolSettings = ToolSettings()
     pools: dict[str, PoolSettings] = {}
     chain: ChainSettings = ChainSettings()
+    memory: MemorySettings = MemorySettings()
+    session: SessionSettings = SessionSettings()
     flow: FlowSettings = FlowSettings()
     limits: LimitSettings = LimitSettings()
 

@@ -100,6 +100,10 @@ class Control:
             call.call.call_id for chain_id in state.open_chains() for call in _waiting_calls(state, chain_id)
         }
 
+    def is_decided(self) -> bool:
+        """Whether a decision was made that the run has not taken yet."""
+        return not self._decided.isdisjoint(self.pending())
+
     def _waiting(self, call_id: str) -> tuple[str, Call]:
         state = self._state()
         chain_id, call = state.find_call(call_id) or ("", None)

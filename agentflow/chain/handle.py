@@ -92,10 +92,7 @@ class AgentChain(Observable[AgentEvent]):
         return f"<AgentChain {self.run_id} {self.state}>"
 
     def _join(self) -> Consumer:
-        consumer = self._agent_run.join()
-        if self._attached:
-            consumer.leave()
-        return consumer
+        return self._agent_run.watch() if self._attached else self._agent_run.join()
 
     # -- consuming ---------------------------------------------------------------------------------------
 

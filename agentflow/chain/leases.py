@@ -4,6 +4,7 @@ A lease names who works on a run, so that a recovery elsewhere takes nobody's. W
 `stores.base`.
 """
 
+import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from agentflow.errors import LeaseLostError, StoreError
 from agentflow.stores.base import Store
 from agentflow.streams import Clock, TaskOwner, Timer
+
+logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 15.0
 _RENEWALS = 3  # in the time of one lease: two may fail
@@ -29,7 +32,6 @@ class Leases:
         self._store = store
         self._clock = clock
         self._tasks = tasks
-        self._owner = uuid.uuid4().hex
         self._held: dict[str, _Lease] = {}
         self._timer: Timer | None = None
 
@@ -38,7 +40,8 @@ class Leases:
 
         `on_lost` is called, once, when another has taken it over.
         """
-        token = await self._store.acquire_lease(run_id, self._owner, LEASE_SECONDS)
+        # An owner of its own each time: of two recoveries in one process only one must get the run.
+        token = await self._store.acquire_lease(run_id, uuid.uuid4().hex, LEASE_SECONDS)
         if token is not None:
             self._held[run_id] = _Lease(token, on_lost)
             self._arm()
@@ -58,17 +61,18 @@ class Leases:
             self._timer = self._clock.call_later(LEASE_SECONDS / _RENEWALS, self._elapsed)
 
     def _elapsed(self) -> None:
+        """Renew all at once: one that takes long must not let the others lapse."""
         self._timer = None
-        self._tasks.spawn(self._renew(), name="agentflow leases")
+        self._arm()
+        for run_id, lease in self._held.items():
+            self._tasks.spawn(self._renew(run_id, lease), name=f"agentflow lease of {run_id}")
 
-    async def _renew(self) -> None:
-        for run_id, lease in tuple(self._held.items()):
-            try:
-                await self._store.renew_lease(run_id, lease.token, LEASE_SECONDS)
-            except LeaseLostError as error:
-                if self._held.pop(run_id, None) is not None:
-                    lease.on_lost(error)
-            except StoreError:
-                pass
-        if self._held:
-            self._arm()
+    async def _renew(self, run_id: str, lease: _Lease) -> None:
+        try:
+            await self._store.renew_lease(run_id, lease.token, LEASE_SECONDS)
+        except LeaseLostError as error:
+            if self._held.get(run_id) is lease:  # else it was given back meanwhile
+                del self._held[run_id]
+                lease.on_lost(error)
+        except Exception as error:  # noqa: BLE001  a store of the user's may raise anything, and is asked again
+            logger.warning("the lease of run %s could not be renewed: %r", run_id, error)

@@ -15,7 +15,7 @@ from typing import Any
 from agentflow.chain.reply import Reply, checked, checked_count
 from agentflow.chain.work import Work, text_of
 from agentflow.chain.writer import Action
-from agentflow.errors import AgentflowError, ModelError, ModelProtocolError
+from agentflow.errors import AgentflowError, LimitError, ModelError, ModelProtocolError
 from agentflow.events import (
     AgentEvent,
     ModelCompleteEvent,
@@ -25,6 +25,7 @@ from agentflow.events import (
     State,
     plain,
 )
+from agentflow.memory import Window
 from agentflow.messages import Message, ToolCall, Usage, clean_text
 from agentflow.models.base import (
     CallRequest,
@@ -36,6 +37,7 @@ from agentflow.models.base import (
 from agentflow.state import TOKENS_NOTICE, CallModel, Command, Notice, RunState, turn_messages
 
 _NO_CALL = (0, 0, 0)
+_ANSWER = 4  # a model's answer may take the fourth part of what it can read, unless `max_tokens` says
 _FAIRNESS = 64  # chunks after which the loop is given to others, should the model never wait itself
 
 
@@ -46,8 +48,7 @@ class ModelCalls:
         self._work = work
         self._clock = work.runtime.clock
         self._chance = chance
-        self._history: tuple[Message, ...] = ()
-        self._history_tokens = 0
+        self._window: Window | None = None
         self._call_ids = call_ids
         self._position = 0  # in the chain of models: one that was given up stays so for this run
         self._failures: list[str] = []  # what was given up, and why
@@ -55,11 +56,10 @@ class ModelCalls:
         self._open_call = _NO_CALL  # iteration, attempt and estimated input tokens of the last call begun
         self.void = Usage()  # of attempts that failed
 
-    def begin(self, history: tuple[Message, ...]) -> None:
+    def begin(self, window: Window) -> None:
         """What the conversation holds so far; call ids in it are not used again."""
-        self._history = history
-        self._history_tokens = self._tokens_of(history)
-        self._call_ids.update(call.call_id for message in history for call in message.tool_calls)
+        self._window = window
+        self._call_ids.update(call.call_id for message in window.messages(()) for call in message.tool_calls)
 
     def open_usage(self, state: RunState) -> Usage:
         """An estimate of what a call that is being broken off has used."""
@@ -90,8 +90,13 @@ class ModelCalls:
         tools, tool_tokens = runtime.describe_tools()
         system = (Message(role="system", content=runtime.instructions),) if runtime.instructions else ()
         turn = self._work.info.with_pictures(turn_messages(self._work.chain(state)))
-        request = ModelRequest(messages=(*system, *self._history, *turn), tools=tools, **self._options(command))
-        estimate = tool_tokens + self._history_tokens + self._tokens_of((*system, *turn))
+        try:
+            said = self._said(model, turn, tool_tokens + self._tokens_of(system))
+        except LimitError as error:
+            failure = error
+            return (), lambda: self._work.fail(failure)
+        request = ModelRequest(messages=(*system, *said), tools=tools, **self._options(command))
+        estimate = tool_tokens + self._tokens_of(request.messages)
         budget = state.limits.token_budget
         if budget and estimate + _tokens_used(state, void) > budget and command.attempt == 1:
             return (Notice(command.chain_id, TOKENS_NOTICE.format(limit=budget), "budget"),), None
@@ -104,6 +109,21 @@ class ModelCalls:
             **self._work.header(command.iteration),
         )
         return (start,), partial(self._start, model, request, command, estimate)
+
+    def _said(self, model: ChatModel, turn: tuple[Message, ...], taken: int) -> tuple[Message, ...]:
+        """What fits of the conversation beside `taken` tokens, this turn last. Raises `LimitError` if not even that."""
+        if self._window is None:
+            return turn
+        room = self._work.runtime.memory.room(model)
+        if not room:
+            return self._window.messages(turn)
+        answer = self._work.runtime.request_options.get("max_tokens") or room // _ANSWER
+        if room <= taken + answer:
+            raise LimitError(
+                f"instructions and tools take {taken} of the model's {room} tokens, which leaves no room for a "
+                "message; use fewer tools, or a model with a larger context"
+            )
+        return self._window.messages(turn, room - taken - answer)
 
     def _tokens_of(self, messages: tuple[Message, ...]) -> int:
         return sum(estimate_message_tokens(message, self._work.runtime.count_tokens) for message in messages)

@@ -28,13 +28,15 @@ from agentflow.events import (
     InputEvent,
     QuestionEvent,
     State,
+    SummaryEvent,
     ToolRecord,
     ToolStartEvent,
     WarningEvent,
     encode,
     plain,
 )
-from agentflow.messages import Message, Usage
+from agentflow.memory import Window
+from agentflow.messages import Usage
 from agentflow.state import (
     TERMINAL_STATES,
     Ask,
@@ -53,6 +55,7 @@ from agentflow.state import (
     StopTool,
     tool_records,
 )
+from agentflow.stores.base import Session, Summary
 from agentflow.streams import TaskOwner
 
 Prepared: TypeAlias = tuple[Sequence[AgentEvent | Command], Action | None]
@@ -113,9 +116,27 @@ class Performer:
 
     # -- the run as a whole ------------------------------------------------------------------------------
 
-    def begin(self, history: tuple[Message, ...]) -> None:
-        """What the conversation holds so far."""
-        self._root.models.begin(history)
+    def begin(self, session: Session, window: Window) -> None:
+        """What the conversation holds so far; what is due to be summarised of it is, beside the run."""
+        self._root.models.begin(window)
+        memory, model = self._root.runtime.memory, self._root.info.models[0]
+        turns = memory.due(session, window, model)
+        if turns is not None:
+            compressing = memory.compress(session, turns, model, self._tell_summary)
+            self._root.runtime.owner.spawn(compressing, name=f"agentflow memory of {session.key.session_id}")
+
+    def _tell_summary(self, summary: Summary, before: int) -> None:
+        memory = self._root.runtime.memory
+        event = SummaryEvent(
+            turns=(summary.first, summary.last),
+            text=summary.text,
+            confidence=summary.confidence,
+            used=summary.confidence >= memory.policy.confidence,
+            tokens_before=before,
+            tokens_after=memory.count(summary.text),
+            **self._root.work.header(),
+        )
+        self.post(event)
 
     def restore(self, past: Past) -> None:
         """Stand where another process has left the run. Raises `ConfigError` if an agent of it is no more."""

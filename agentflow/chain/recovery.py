@@ -34,12 +34,13 @@ _CRASHED = "the process that ran this call died before it ended; it may or may n
 class Past:
     """What the log of an open run says.
 
-    `begun` are the inputs of its chains, `starts` the last `tool_start` of its calls, `expiries` when their approvals
-    expire, by their ids.
+    `seq` and `ts` are those of its last event, `size` is that of all in bytes. `begun` are the inputs of its chains,
+    `starts` the last `tool_start` of its calls, `expiries` when their approvals expire, by their ids.
     """
 
     state: RunState
     seq: int = 0
+    ts: str = ""
     size: int = 0
     begun: dict[str, InputEvent] = field(default_factory=dict)
     starts: dict[str, ToolStartEvent] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class Past:
         except InvalidTransition as error:
             message = f"run {self.state.run_id!r}: event {event.seq} of its log cannot be: {error}"
             raise StoreError(message) from error
-        self.seq = event.seq
+        self.seq, self.ts = event.seq, event.ts
         self.size += len(encode(event))
         match event:
             case InputEvent():
@@ -88,12 +89,13 @@ async def first_input(runtime: Runtime, record: RunRecord) -> InputEvent | None:
     events = await store.read(run_id, 0, 1)
     if events and not record.closing:
         return events[0] if isinstance(events[0], InputEvent) else None
-    if await runtime.leases.take(run_id, lambda _: None) is None:
+    token = await runtime.leases.take(run_id, lambda _: None)
+    if token is None:
         return None
     try:
         left = [event for event in record.closing if event.seq > (await store.last(run_id) or 0)]
         if left:
-            await store.append(run_id, left)
+            await store.append(run_id, left, token=token)
             runtime.bus.publish(left, lambda *_: None)
         elif record.session is not None and not events:
             await store.close_session(record.session, run_id, None)

@@ -19,9 +19,8 @@ from agentflow.chain.writer import Ending
 from agentflow.errors import AgentflowError, RequestError, SessionBusyError, StoreError
 from agentflow.event_log import Reader
 from agentflow.events import CancelReason, InputEvent, ResolvedEvent, RunError, State, TerminalEvent, plain
-from agentflow.messages import Message, Usage
+from agentflow.messages import Usage
 from agentflow.state import TERMINAL_STATES, ChainState
-from agentflow.stores.base import Session
 from agentflow.streams import CANCEL_GRACE, Inbox, Timer, is_cancelled
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,8 @@ class Run:
         on_start: Callable[["Run"], None],
         on_closed: Callable[["Run"], None],
     ) -> None:
-        self._past: Past | None = None  # of a run that another process has begun
+        self._past: Past | None = None  # of a run that another process has begun, until it goes on
+        self._decided: list[ResolvedEvent] = []  # meanwhile
         self._runtime = runtime
         self._on_start = on_start
         self._on_closed = on_closed
@@ -141,7 +141,10 @@ class Run:
 
     def _receive(self, reason: CancelReason | ResolvedEvent | None) -> None:
         if isinstance(reason, ResolvedEvent):
-            self._performer.post(reason)
+            if self._past is None:
+                self._performer.post(reason)
+            else:
+                self._decided.append(reason)
             return
         if reason is None:
             self._consumers -= 1
@@ -150,6 +153,13 @@ class Run:
             reason = "disconnect"
         if not self._writer.closed:
             self._performer.end(Ending(reason=reason))
+
+    def watch(self) -> Consumer:
+        """Somebody who looks on without counting."""
+        self.start()
+        consumer = Consumer(self)
+        consumer.keep()
+        return consumer
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -188,19 +198,23 @@ class Run:
                 await self._runtime.leases.give_back(run_id)
                 return False
             self._performer.restore(past)
+            self._past, self.detached = past, True
+            self.start()
         except BaseException:
             await self._runtime.leases.give_back(run_id)
             raise
-        self._past, self.detached = past, True
-        self.start()
         return True
 
     async def _go_on(self, past: Past) -> None:
-        if self._runtime.recovery == "fail":
+        """Do what the dead process had left to do, then what was decided since: only now can a model be asked."""
+        if self._runtime.recovery == "fail" and self.state is not State.SUSPENDED:  # else nothing was broken off
             message = "the process that ran this died before it ended"
             self._performer.end(Ending(error=RunError(kind="crashed", message=message, retryable=True)))
         else:
             await self._performer.recover(past)
+        self._past = None
+        for event in self._decided:
+            self._performer.post(event)
 
     def _start_timer(self) -> None:
         self._resumed_at = self._runtime.clock.monotonic()
@@ -233,7 +247,7 @@ class Run:
     async def ended(self, *, or_suspended: bool = False) -> TerminalEvent | None:
         """Wait for the terminal event; None if the run is suspended and that is enough. Raises `StoreError`."""
         while self.terminal is None:
-            if or_suspended and self.state is State.SUSPENDED:
+            if or_suspended and self.state is State.SUSPENDED and not self.control.is_decided():
                 return None
             await self._writer.wait(self._writer.seq)
         return self.terminal
@@ -244,8 +258,11 @@ class Run:
         try:
             if self._past is None:
                 self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop)
-            session = await self._runtime.store.open_session(self.info.session, run_id)
-            self._performer.begin(_history(session))
+            memory = self._runtime.memory
+            session = await memory.open(self.info.session, run_id)
+            window = await memory.window(session, self.info.text)
+            if not self._writer.ending:
+                self._performer.begin(session, window)
             if self._past is not None:
                 await self._go_on(self._past)
                 return
@@ -284,7 +301,3 @@ class Run:
 
     async def _clear(self) -> None:
         self._runtime.owner.abandoned += await self._performer.tasks.aclose(_GRACE)
-
-
-def _history(session: Session) -> tuple[Message, ...]:
-    return tuple(message for turn in session.turns for message in turn.messages)

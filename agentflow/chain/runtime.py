@@ -9,6 +9,7 @@ import msgspec
 from agentflow.bus import EventBus
 from agentflow.chain.leases import Leases
 from agentflow.chain.output import Output
+from agentflow.chain.remembering import Memory
 from agentflow.chain.request import Input
 from agentflow.events import AgentEvent
 from agentflow.messages import ImagePart, Message, TextPart, ToolSpec
@@ -46,6 +47,7 @@ class Runtime:
     clock: Clock
     owner: TaskOwner
     leases: Leases
+    memory: Memory
     limits: Limits = field(default_factory=Limits)
     timeout: float = 600.0
     approval_timeout: float = 86400.0

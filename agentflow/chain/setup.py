@@ -3,7 +3,7 @@
 The agent's own arguments beat the settings. Nothing is opened here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,12 @@ from pydantic import ValidationError
 from agentflow.bus import EventBus
 from agentflow.chain.leases import Leases
 from agentflow.chain.output import Output
+from agentflow.chain.remembering import Memory
 from agentflow.chain.runtime import Runtime, Transform
 from agentflow.errors import ConfigError
+from agentflow.memory import MemoryPolicy
 from agentflow.messages import ToolSpec
-from agentflow.models.base import Tokenizer, estimate_tool_tokens
+from agentflow.models.base import ChatModel, Tokenizer, estimate_tool_tokens
 from agentflow.models.resilience import RetryPolicy
 from agentflow.settings import ChainSettings, Settings
 from agentflow.state import Limits
@@ -28,7 +30,10 @@ from agentflow.tools.resolvers import Resolver
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an agent was constructed with. `bounds` are its own `ChainSettings`, `options` those of its requests."""
+    """What an agent was constructed with. `bounds` are its own `ChainSettings`, `options` those of its requests.
+
+    `resolve` gives the models that a model string means.
+    """
 
     name: str
     instructions: str
@@ -43,6 +48,7 @@ class Given:
     resolvers: Sequence[Resolver]
     tokenizer: Tokenizer
     clock: Clock | None
+    resolve: Callable[[str], tuple[ChatModel, ...]]
 
 
 def make_runtime(given: Given, settings: Settings) -> Runtime:
@@ -63,6 +69,7 @@ def make_runtime(given: Given, settings: Settings) -> Runtime:
         clock=clock,
         owner=owner,
         leases=Leases(given.store, clock, owner),
+        memory=_memory(given, settings, clock),
         limits=_limits(given, bounds, settings),
         timeout=bounds.timeout,
         approval_timeout=bounds.approval_timeout,
@@ -77,6 +84,24 @@ def make_runtime(given: Given, settings: Settings) -> Runtime:
         count_tokens=given.tokenizer,
         validation=settings.tools.validation,
         transforms=given.transforms,
+    )
+
+
+def _memory(given: Given, settings: Settings, clock: Clock) -> Memory:
+    memory, summary_model = settings.memory, settings.memory.summary_model
+    return Memory(
+        store=given.store,
+        clock=clock,
+        count=given.tokenizer,
+        policy=MemoryPolicy(
+            strategy=memory.strategy,
+            turns=memory.turns,
+            layered_from=memory.layered_from,
+            confidence=memory.confidence,
+        ),
+        busy=settings.session.busy,
+        context_tokens=memory.context_tokens,
+        summary_models=None if summary_model is None else lambda: given.resolve(summary_model),
     )
 
 

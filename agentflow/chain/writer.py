@@ -18,7 +18,7 @@ import msgspec
 
 from agentflow.chain.recovery import Past
 from agentflow.chain.runtime import RunInfo, Runtime
-from agentflow.errors import AgentflowError, InvalidTransition, StoreError, TransformError
+from agentflow.errors import AgentflowError, InvalidTransition, LeaseLostError, StoreError, TransformError
 from agentflow.events import (
     AgentEvent,
     CancelledEvent,
@@ -34,6 +34,7 @@ from agentflow.events import (
     ToolErrorEvent,
     ToolStartEvent,
     ToolStatus,
+    WarningEvent,
     encode,
     stamp,
 )
@@ -113,6 +114,7 @@ class Writer:
         self._writing = False
         self._ending = False
         self._bytes = 0
+        self._ts = ""  # of the last event
         self._began = 0.0
         self.state = RunState(run_id=info.run_id, limits=runtime.limits)
         self.token: int | None = None  # of the run's lease; a run that never began has none
@@ -138,7 +140,7 @@ class Writer:
 
     def restore(self, past: Past) -> None:
         """Go on with a run that another process has begun."""
-        self.state, self.seq, self._bytes = past.state, past.seq, past.size
+        self.state, self.seq, self._ts, self._bytes = past.state, past.seq, past.ts, past.size
 
     def began(self) -> None:
         """The run has begun now; durations count from here."""
@@ -165,7 +167,7 @@ class Writer:
         """Give up: the run stays open in the log, and whoever waits for it here gets `error`.
 
         Its session and its lease are freed as far as that can be done: whether anybody recovers the run is not known,
-        and one that nobody will ever end must not keep its user out.
+        and one that nobody will ever end must not keep its user out. A run that is another owner's by now is left to it.
         """
         if self.closed:
             return
@@ -174,7 +176,8 @@ class Writer:
         self._wake()
         self._on_closed()
         if not asyncio.get_running_loop().is_closed():
-            self._runtime.owner.spawn(self._free_session(), name=f"agentflow freeing {self._info.run_id}")
+            freeing = self._give_back() if isinstance(error, LeaseLostError) else self._free_session()
+            self._runtime.owner.spawn(freeing, name=f"agentflow freeing {self._info.run_id}")
 
     async def _free_session(self) -> None:
         try:
@@ -237,7 +240,8 @@ class Writer:
 
     async def _write_batch(self) -> None:
         items, self._inbox = self._inbox, deque()
-        draft = _Draft(self.state, _timestamp(self._runtime.clock.wall()))
+        ts = _timestamp(self._runtime.clock.wall())
+        draft = _Draft(self.state, max(ts, self._ts))  # a clock may be set back; a log goes on
         for item in items:
             if draft.terminal is not None:
                 break
@@ -270,6 +274,8 @@ class Writer:
         work: deque[AgentEvent | Command] = deque([cause])
         while work:
             item = work.popleft()
+            if isinstance(item, WarningEvent):  # it may have been on its way while its chain went on
+                item = msgspec.structs.replace(item, iteration=draft.state.chain(item.chain_id).iteration)
             if isinstance(item, Event):
                 work.extend(self._reduce(draft, self._commands.transform(item)))
                 continue
@@ -356,6 +362,8 @@ class Writer:
         log, run_id = self._runtime.store, self._info.run_id
         try:
             await log.append(run_id, draft.events, token=self.token)
+        except LeaseLostError:
+            raise
         except StoreError:
             # The reply may have been lost and not the append: what the log says counts.
             if await log.last(run_id) != draft.events[-1].seq:
@@ -363,7 +371,7 @@ class Writer:
 
     def _accept(self, draft: _Draft) -> None:
         previous, self.state = self.state.root.state, draft.state
-        self.seq = draft.events[-1].seq
+        self.seq, self._ts = draft.events[-1].seq, draft.ts
         self.terminal = draft.terminal
         self._bytes += draft.size
         self._runtime.bus.publish(draft.events, self._commands.warn)

@@ -23,12 +23,15 @@ from agentflow.events import (
     InputEvent,
     ModelCompleteEvent,
     ModelStartEvent,
+    ResolvedEvent,
     RollbackEvent,
     State,
     StateEvent,
+    SummaryEvent,
     ToolCompleteEvent,
     ToolErrorEvent,
     ToolStartEvent,
+    WarningEvent,
     encode,
 )
 from agentflow.messages import Usage
@@ -215,7 +218,8 @@ class _Rounds:
     seen: int = 0
 
     def read(self, event: AgentEvent) -> Violations:
-        if event.iteration < self.seen:
+        # What is noted beside a run, or decided from outside, may be of the round in which it was seen.
+        if event.iteration < self.seen and not isinstance(event, WarningEvent | SummaryEvent | ResolvedEvent):
             yield f"{at(event)}: round {event.iteration} after round {self.seen}"
         self.seen = max(self.seen, event.iteration)
         match event:

@@ -1,0 +1,145 @@
+"""What a run knows of its session, and what is kept of it: windows for its models, summaries and facts for later.
+
+How much is shown, when turns are summarised and what a summary is worth is decided in `memory`; here is what it costs a
+store and a model. Summaries are made beside a run and never fail it.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import msgspec
+
+from agentflow.errors import AgentflowError
+from agentflow.memory import MemoryPolicy, Window, due, summarise
+from agentflow.memory.facts import extract, relevant, supersede
+from agentflow.memory.summary import REPLY_SCHEMA, Made
+from agentflow.messages import Message
+from agentflow.models.base import ChatModel, ModelRequest, Tokenizer, estimate_message_tokens
+from agentflow.stores.base import BusyPolicy, Fact, Session, SessionInfo, SessionKey, Store, Summary, Turn
+from agentflow.streams import Clock
+
+logger = logging.getLogger(__name__)
+
+_FACT_TOKENS = 500  # at most, of facts beside a question
+_ATTEMPTS = 5  # at keeping a summary of a session to which turns are added meanwhile
+_PAGE = 50  # turns read at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How the sessions of one agent are remembered. `context_tokens` is for models that do not say theirs, 0 for any.
+
+    `summary_models` gives the models that summarise, None for the run's own.
+    """
+
+    store: Store
+    clock: Clock
+    count: Tokenizer
+    policy: MemoryPolicy = field(default_factory=MemoryPolicy)
+    busy: BusyPolicy = "queue"
+    context_tokens: int = 0
+    summary_models: Callable[[], tuple[ChatModel, ...]] | None = None
+    at_work: set[SessionKey] = field(default_factory=set)  # sessions that are being compressed
+
+    async def open(self, key: SessionKey, run_id: str) -> Session:
+        """Get hold of the session, with as many of its turns as can be shown."""
+        last = None if self.policy.strategy == "full" else self.policy.turns
+        return await self.store.open_session(key, run_id, busy=self.busy, last_turns=last)
+
+    async def window(self, session: Session, question: str) -> Window:
+        """What the run's models may be shown of the session."""
+        facts: tuple[Fact, ...] = ()
+        user_id = session.key.user_id
+        if user_id is not None and self.policy.is_layered(session.version):
+            known = await self.store.list_facts(user_id)
+            facts = relevant(known, question, _FACT_TOKENS, self.count, self.policy.confidence)
+        return Window(session, self.policy, self.tokens, facts)
+
+    def tokens(self, message: Message) -> int:
+        """What one message costs."""
+        return estimate_message_tokens(message, self.count)
+
+    def room(self, model: ChatModel) -> int:
+        """The tokens that the model can read, 0 if that is not known."""
+        own = getattr(model, "context_tokens", 0)
+        return own if isinstance(own, int) and own > 0 else self.context_tokens
+
+    # -- beside the run ----------------------------------------------------------------------------------
+
+    def due(self, session: Session, window: Window, model: ChatModel) -> range | None:
+        """The numbers of the turns that are to be summarised now; None for none, or if the session is at it already."""
+        if session.key in self.at_work:
+            return None
+        room = self.room(model)
+        shown = window.shown(room // 2) if room else None
+        return due(self.policy, session.version, session.summaries, shown)
+
+    async def compress(
+        self, session: Session, turns: range, model: ChatModel, told: Callable[[Summary, int], None]
+    ) -> None:
+        """Summarise `turns`, and keep what was learnt from them. Errors are logged, and it is due again.
+
+        `told` gets each summary with the tokens of its turns, also those that are worth too little to be kept.
+        """
+        self.at_work.add(session.key)
+        try:
+            await self._compress(session, turns, model, told)
+        except AgentflowError as error:
+            logger.warning("session %s was not summarised: %s", session.key.session_id, error)
+        finally:
+            self.at_work.discard(session.key)
+
+    async def _compress(
+        self, session: Session, numbers: range, model: ChatModel, told: Callable[[Summary, int], None]
+    ) -> None:
+        turns = await self._read(session.key, numbers)
+        if len(turns) != len(numbers):  # deleted meanwhile
+            return
+        made = await self._made(turns, numbers.start, model)
+        before = sum(self.tokens(message) for turn in turns for message in turn.messages)
+        for summary in (*made.rejected, made.summary):
+            told(summary, before)
+        now = datetime.fromtimestamp(self.clock.wall(), UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+        await self._keep(session, msgspec.structs.replace(made.summary, created_at=now))
+        if session.key.user_id is not None:
+            known = await self.store.list_facts(session.key.user_id)
+            new = supersede(known, extract(turns, numbers.start, session.key.user_id, now))
+            if new:
+                await self.store.put_facts(new)
+
+    async def _read(self, key: SessionKey, numbers: range) -> list[Turn]:
+        turns: list[Turn] = []
+        while len(turns) < len(numbers):
+            page = await self.store.read_turns(
+                key, numbers.start - 1 + len(turns), min(_PAGE, len(numbers) - len(turns))
+            )
+            if not page:
+                break
+            turns += page
+        return turns
+
+    async def _made(self, turns: list[Turn], first: int, model: ChatModel) -> Made:
+        if self.summary_models is not None:
+            model = self.summary_models()[0]
+        room = self.room(model)
+
+        def fits(messages: tuple[Message, ...]) -> bool:
+            return not room or sum(map(self.tokens, messages)) <= room // 2
+
+        async def ask(messages: tuple[Message, ...]) -> str:
+            request = ModelRequest(messages=messages, response_format=REPLY_SCHEMA)
+            async with aclosing(model.stream(request)) as chunks:
+                return "".join([chunk.text async for chunk in chunks])
+
+        return await summarise(turns, first, ask, fits=fits, confidence=self.policy.confidence)
+
+    async def _keep(self, session: Session, summary: Summary) -> None:
+        """Keep the summary; turns that were added meanwhile do not change those it is made from."""
+        seen: Session | SessionInfo | None = session
+        for _ in range(_ATTEMPTS):
+            if seen is None or seen.number != session.number or await self.store.keep_summary(seen, summary):
+                return
+            seen = await self.store.find_session(session.key)
