@@ -1,7 +1,7 @@
 """Break one guarantee after another and show that the suite notices: `python .ci/mutations.py [NAME ...]`.
 
 Each mutation is a small edit in a copy of the tree; the tests named with it must then fail. Ends with exit code 1
-if one does not, or if the text that it edits is not there any more. Takes about two minutes in all.
+if one does not, or if the text that it edits is not there any more. Takes about four minutes in all.
 """
 
 import os
@@ -31,8 +31,8 @@ MUTATIONS = (
     Mutation(
         "pairing: open calls are left without a result when a run ends",
         "agentflow/chain/writer.py",
-        'if call.status != "closed":',
-        "if False:",
+        '            for call in chain.open_calls():\n                for event in closing_events(call, "cancelled"',
+        '            for call in ():\n                for event in closing_events(call, "cancelled"',
         ("tests/chain",),
     ),
     Mutation(
@@ -52,8 +52,8 @@ MUTATIONS = (
     Mutation(
         "flush order: an event overtakes the text before it",
         "agentflow/chain/work.py",
-        "        self._batch.close()\n        self.writer.post(item)",
-        "        self.writer.post(item)",
+        "        self._batch.close()\n        if not self.closed:\n            self.writer.post(item)",
+        "        if not self.closed:\n            self.writer.post(item)",
         ("tests/chain", "tests/test_agent.py"),
     ),
     Mutation(
@@ -86,10 +86,101 @@ MUTATIONS = (
     ),
     Mutation(
         "cut calls: a call from a reply that was cut is run",
-        "agentflow/state/reducer.py",
+        "agentflow/state/rounds.py",
         "if reason not in _WHOLE_REASONS:",
         "if False:",
         ("tests/state", "tests/chain"),
+    ),
+    Mutation(
+        "amendments: the calls of an agent that begins again stay open",
+        "agentflow/chain/performer.py",
+        "return (*events, msgspec.structs.replace(amended, will_retry=True)),",
+        "return (msgspec.structs.replace(amended, will_retry=True),),",
+        ("tests/chain",),
+    ),
+    Mutation(
+        "approvals: a call that needs one is run without",
+        "agentflow/chain/tool_calls.py",
+        "reason = None if approved else reason_to_ask(tool, arguments)",
+        "reason = None",
+        ("tests/chain/test_outcomes.py",),
+    ),
+    Mutation(
+        "approvals: the hash of the arguments is not looked at",
+        "agentflow/chain/control.py",
+        "if arguments_hash is not None and arguments_hash != expected:",
+        "if False:",
+        ("tests/chain/test_control.py",),
+    ),
+    Mutation(
+        "keys: the index of outcomes is not asked",
+        "agentflow/chain/outcomes.py",
+        "done = await self._work.runtime.store.claim_outcome(key, self._claimant(start))",
+        "done = None",
+        ("tests/chain/test_outcomes.py",),
+    ),
+    Mutation(
+        "keys: calls of two runs that are numbered alike are taken for one",
+        "agentflow/chain/outcomes.py",
+        'return f"{self._work.info.run_id}:{start.call_id}"',
+        "return start.call_id",
+        ("tests/chain/test_outcomes.py",),
+    ),
+    Mutation(
+        "keys: one is freed although the call may have had its effect",
+        "agentflow/chain/outcomes.py",
+        "elif tool.idempotent or key not in self._unsure:",
+        "else:",
+        ("tests/chain/test_outcomes.py",),
+    ),
+    Mutation(
+        "recovery: a call that was running is run again",
+        "agentflow/chain/recovery.py",
+        "again = tool is not None and tool.idempotent",
+        "again = tool is not None",
+        ("tests/chain/test_kill.py",),
+    ),
+    Mutation(
+        "retries: a call that may have had its effect is made again",
+        "agentflow/tools/retries.py",
+        'return outcome.cause == "rate_limit" and not outcome.emitted',
+        "return True",
+        ("tests/tools/test_retries.py", "tests/chain/test_retries.py"),
+    ),
+    Mutation(
+        "loops: calls are not compared with those before",
+        "agentflow/chain/tool_calls.py",
+        "verdict = guard(self._work.chain(state), call_id, arguments, idempotent=tool.idempotent)",
+        'verdict = "run"',
+        ("tests/chain/test_budgets.py",),
+    ),
+    Mutation(
+        "loops: a call whose results change is taken for a circle",
+        "agentflow/state/loops.py",
+        "return _Step(tool, arguments, result, _asked(call))",
+        'return _Step(tool, arguments, "", _asked(call))',
+        ("tests/state/test_loops.py", "tests/chain/test_budgets.py"),
+    ),
+    Mutation(
+        "corrections: a model is corrected for ever",
+        "agentflow/state/rounds.py",
+        "if _is_uncorrectable(context, chain):",
+        "if False:",
+        ("tests/state/test_rounds.py", "tests/chain/test_budgets.py"),
+    ),
+    Mutation(
+        "honesty: an answer that hides failures is left as it is",
+        "agentflow/state/rounds.py",
+        "if _hides_failure(chain):",
+        "if False:",
+        ("tests/state/test_rounds.py", "tests/chain/test_honest_runs.py"),
+    ),
+    Mutation(
+        "honesty: an agent that has done nothing has succeeded for its caller",
+        "agentflow/chain/nesting.py",
+        "if status is None and last_calls_failed(chain):",
+        "if False:",
+        ("tests/chain/test_honest_runs.py",),
     ),
     Mutation(
         "attempts: a failed one is not rolled back",
