@@ -45,7 +45,6 @@ from agentflow.state import (
     ChainState,
     Command,
     CompleteTool,
-    Correct,
     FailChild,
     Finish,
     Notice,
@@ -53,6 +52,7 @@ from agentflow.state import (
     RunState,
     RunTool,
     StopTool,
+    Warn,
     tool_records,
 )
 from agentflow.stores.base import Session, Summary
@@ -235,7 +235,7 @@ class Performer:
                 return self._prepare_text(part, command, state)
 
     def _prepare_text(
-        self, part: _Part, command: Ask | Correct | Notice | FailChild | Finish, state: RunState
+        self, part: _Part, command: Ask | Warn | Notice | FailChild | Finish, state: RunState
     ) -> Prepared:
         iteration = state.chain(command.chain_id).iteration
         header = part.work.header(iteration)
@@ -245,8 +245,9 @@ class Performer:
                     question_id=str(uuid.uuid4()), text=command.text, options=command.options, **header
                 )
                 return (question,), None
-            case Correct():
-                return (WarningEvent(code=command.code, message=command.message, **header),), None
+            case Warn():
+                data = dict(command.data)
+                return (WarningEvent(code=command.code, message=command.message, data=data, **header),), None
             case Notice():
                 text = DeltaEvent(text=command.text, count=1, **part.work.header(iteration + 1))
                 return (text, Finish(command.chain_id, command.finish_reason)), None
@@ -322,7 +323,7 @@ class Performer:
             message = (
                 f"Your answer does not have the form that was asked for. {fault} Answer again, with that JSON only."
             )
-            return (Correct(command.chain_id, "output_invalid", message),), None
+            return (Warn(command.chain_id, "output_invalid", message),), None
         if part is self._root:
             return (self._final(command, state),), None
         calling = self._calling(part, state)

@@ -56,7 +56,6 @@ _UNSTOPPABLE = (
     "the call was to begin again with other arguments, but it could not be stopped; it may have had its effect, so it "
     "was not begun again"
 )
-_NOT_AGAIN = "the call was not begun again with other arguments: it came to its end first, or could not be stopped"
 
 Prepared: TypeAlias = tuple[Sequence[AgentEvent], Action | None]
 Nest: TypeAlias = Callable[[Work, AgentTool, ToolStartEvent], Sequence[AgentEvent]]
@@ -282,8 +281,6 @@ class ToolCalls:
             await self._outcomes.keep(tool, start, outcome)
             event = self._closing_event(tool, start, outcome, will_retry=wait is not None)
         self._work.post(event)
-        if stop.done() and not (isinstance(event, ToolErrorEvent) and event.will_retry):
-            self._work.warn("decision_too_late", _NOT_AGAIN, {"target": start.call_id, "decision": "amended"})
         if wait is not None:
             await asyncio.sleep(wait)
             chain_id = self._work.info.chain_id

@@ -18,13 +18,13 @@ from agentflow.state.commands import (
     CallModel,
     Command,
     CompleteTool,
-    Correct,
     FailChild,
     Finish,
     Notice,
     RefuseTool,
     RunTool,
     StopTool,
+    Warn,
 )
 from agentflow.state.reducer import reduce
 from agentflow.state.rounds import TOKENS_NOTICE, resume
@@ -41,7 +41,6 @@ __all__ = [
     "Change",
     "Command",
     "CompleteTool",
-    "Correct",
     "FailChild",
     "Finish",
     "Limits",
@@ -51,6 +50,7 @@ __all__ = [
     "RunState",
     "RunTool",
     "StopTool",
+    "Warn",
     "diagram",
     "kept_messages",
     "reduce",

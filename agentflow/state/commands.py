@@ -1,6 +1,7 @@
 """What the state machine asks the chain to do. Plain data; the chain performs it, and the results are events."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from agentflow.events import FinishReason, ToolStatus
@@ -63,12 +64,13 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Correct:
-    """Tell the model, as by its user, what is wrong with its answer, under a warning's code."""
+class Warn:
+    """Note something under a warning's code; what is wrong with the model's answer it is told, as by its user."""
 
     chain_id: str
     code: str
     message: str
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,6 @@ class Finish:
 
 
 Command: TypeAlias = (
-    CallModel | RunTool | RefuseTool | CompleteTool | StopTool | Ask | Correct | Notice | FailChild | Finish
+    CallModel | RunTool | RefuseTool | CompleteTool | StopTool | Ask | Warn | Notice | FailChild | Finish
 )
 Commands: TypeAlias = tuple[Command, ...]

@@ -31,12 +31,13 @@ from agentflow.events import (
     WarningEvent,
 )
 from agentflow.state.chains import Call, ChainState, Limits, Round, RunState
-from agentflow.state.commands import CallModel, CompleteTool, Finish, RunTool, StopTool
+from agentflow.state.commands import CallModel, CompleteTool, Finish, RunTool, StopTool, Warn
 from agentflow.state.rounds import Commands, Context, Step, judge, refuse, settle
 from agentflow.state.table import TABLE
 
 # How calls are closed whose run ends, or whose chain does because the call that called it was amended.
 _OF_ENDING_CHAINS: Final = ("cancelled", "amended")
+_NOT_AGAIN = "the call was not begun again with other arguments: it came to its end first, or could not be stopped"
 CORRECTIONS: Final = frozenset({"output_invalid", "unsupported_success"})  # warnings that the model answers to
 
 
@@ -246,7 +247,11 @@ def _close(context: Context, event: ToolCompleteEvent | ToolErrorEvent, outcome:
     )
     if outcome in _OF_ENDING_CHAINS:  # nothing follows from it any more
         return replace(chain, ending=True), ()
-    return settle(context, chain)
+    after, commands = settle(context, chain)
+    if call.amended is not None:
+        data = {"target": event.call_id, "decision": "amended"}
+        commands = (Warn(context.chain_id, "decision_too_late", _NOT_AGAIN, data), *commands)
+    return after, commands
 
 
 def _on_approval(context: Context, event: ApprovalEvent) -> Step:

@@ -14,7 +14,7 @@ from agentflow.errors import InvalidTransition
 from agentflow.events import FinishReason, State, ToolStatus
 from agentflow.state.chains import Call, CallStatus, ChainState, Limits, Round, RunState
 from agentflow.state.claims import claims_success
-from agentflow.state.commands import Ask, CallModel, Command, Correct, Finish, Notice, RefuseTool, RunTool
+from agentflow.state.commands import Ask, CallModel, Command, Finish, Notice, RefuseTool, RunTool, Warn
 from agentflow.state.loops import is_stuck
 from agentflow.state.questions import question_of
 
@@ -128,7 +128,7 @@ def _judge_answer(chain_id: str, chain: ChainState) -> Command:
     if question is not None and chain.iteration < chain.limits.max_iterations:
         return Ask(chain_id, question.text, question.options)
     if _hides_failure(chain):
-        return Correct(chain_id, "unsupported_success", _RECONSIDER)
+        return Warn(chain_id, "unsupported_success", _RECONSIDER)
     return Finish(chain_id, "length" if round_.finish_reason == "length" else "stop")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from agentflow.events import State
 from agentflow.messages import ToolCall
-from agentflow.state import Ask, CallModel, Correct, Finish, Notice, RefuseTool, RunState, RunTool, reduce
+from agentflow.state import Ask, CallModel, Finish, Notice, RefuseTool, RunState, RunTool, Warn, reduce
 from agentflow.state.rounds import calls_used
 from tests import builders as b
 
@@ -254,7 +254,7 @@ def test_an_answer_that_hides_failures_is_corrected_once(outcome):
     play = Play()
     play.round(f"{outcome} {outcome}")
     (command,) = play.answers(LIE)
-    assert (type(command), command.code) == (Correct, "unsupported_success")
+    assert (type(command), command.code) == (Warn, "unsupported_success")
     warning = msgspec.structs.replace(b.warning(play.number), code=command.code, message=command.message)
     (again,) = play.fold.add(warning)
     assert again == CallModel("r", iteration=play.number + 1)
@@ -281,7 +281,7 @@ def test_the_last_results_say_whether_success_may_be_claimed(rounds, supported):
     play = Play()
     for outcomes in rounds:
         play.round(outcomes)
-    assert isinstance(play.answers(LIE)[0], Correct) is not supported
+    assert isinstance(play.answers(LIE)[0], Warn) is not supported
 
 
 @pytest.mark.parametrize("text", ["I am sorry, that failed.", "", "Which order do you mean?"])
