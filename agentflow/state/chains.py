@@ -46,7 +46,7 @@ class Call(msgspec.Struct, frozen=True):
     It is pending until there is room for it, ready once it was asked to run, running between `tool_start` and its
     closing event, retrying between two attempts, waiting for a human (its own, or all of its child chain's calls),
     closed when it has its result. `child` is the chain of the agent that it calls, `amended` the arguments that a
-    human gave to a call that was already running.
+    human gave to a call that was already running, `asks` tells a question to the user.
     """
 
     call: ToolCall
@@ -58,6 +58,7 @@ class Call(msgspec.Struct, frozen=True):
     duration_ms: float = 0.0
     child: str | None = None
     amended: dict[str, Any] | None = None
+    asks: bool = False
 
     @property
     def started(self) -> bool:

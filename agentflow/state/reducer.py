@@ -266,7 +266,7 @@ def _on_question(context: Context, event: QuestionEvent) -> Step:
             raise context.refuse("a question in a reply's text is asked after its calls have run")
         return replace(context.chain, state=State.SUSPENDED, question=event.question_id), ()
     call = context.call(event.question_id, "running")
-    return settle(context, context.with_call(call, status="waiting"))
+    return settle(context, context.with_call(call, status="waiting", asks=True))
 
 
 def _on_resolved(context: Context, event: ResolvedEvent) -> Step:

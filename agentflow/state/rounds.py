@@ -142,10 +142,11 @@ def _hides_failure(chain: ChainState) -> bool:
 def last_calls_failed(chain: ChainState) -> bool:
     """Whether the last calls of the chain have all failed, so that nothing supports its answer.
 
-    A call that the loop guard refused has its result from before, so it neither failed nor succeeded.
+    A call that the loop guard refused has its result from before, so it neither failed nor succeeded; and a user who
+    answers a question has done nothing.
     """
     for turn in reversed(chain.rounds):
-        outcomes = {call.outcome for call in turn.calls} - {"loop"}
+        outcomes = {call.outcome for call in turn.calls if not call.asks} - {"loop"}
         if outcomes:
             return "success" not in outcomes
     return False

@@ -7,6 +7,7 @@ from agentflow import Agent
 from agentflow.events import EventType
 from agentflow.messages import unpaired
 from agentflow.testing import ScriptedModel, assert_laws, call
+from agentflow.tools.asking import ask_user
 from tests.builders import log_of, of
 
 pytestmark = pytest.mark.virtual_time
@@ -185,3 +186,18 @@ async def test_an_agent_whose_last_call_worked_has_its_answer_believed():
     )
     reply, log, _ = await play([call("clerk", input="Is there tea?")], "There is.", tools=[clerk.as_tool()])
     assert (reply.tools[0].result, reply.warnings, marks(log)) == ("[success]\nThere is tea.", (), [])
+
+
+async def test_a_user_who_was_asked_in_between_has_done_nothing():
+    model = ScriptedModel(
+        *different(6), [call("ask_user", question="Shall I try again?")], OPTIMISTS["English"], ADMISSIONS["English"]
+    )
+    async with Agent(model=model, tools=[order, ask_user]) as agent:
+        chain = agent.start("Order tea.")
+        await chain.reply()
+        chain.answer("Never mind.")
+        await chain
+        reply = await chain.reply()
+        log = await log_of(agent, chain.run_id)
+    assert_laws(log)
+    assert (reply.text, reply.warnings, len(marks(log))) == (ADMISSIONS["English"], ("unsupported_success",), 1)

@@ -282,3 +282,16 @@ async def test_a_thread_that_could_not_be_stopped_is_not_started_a_second_time()
         log = await log_of(agent, chain.run_id)
         assert (told(log), len(seen)) == ([(1, "timeout", False)], 1)
         assert "may still have its effect" in log[-1].tools[0].result
+
+
+async def test_a_call_that_was_approved_is_tried_again_without_asking_again():
+    made, seen = flaky(RATE_LIMIT, RATE_LIMIT, "there", approval=True)
+    async with Agent(model=ScriptedModel([call("order", order_id="A")], "done"), tools=[made]) as agent:
+        chain = agent.start("hello")
+        reply = await chain.reply()
+        chain.approve(reply.pending[0].call_id)
+        await chain
+        log = await log_of(agent, chain.run_id)
+    assert_laws(log)
+    assert (seen, len(of(log, EventType.APPROVAL))) == ([1, 2, 3], 1)
+    assert told(log)[-1] == (3, "success", False)
