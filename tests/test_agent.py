@@ -273,10 +273,10 @@ async def test_a_store_that_fails_while_it_opens_a_session_leaves_the_agent_usab
     class Moody(InMemoryStore):
         fail = True
 
-        async def open_session(self, key, run_id):
+        async def open_session(self, key, run_id, **options):
             if self.fail:
                 raise StoreError("not now")
-            return await super().open_session(key, run_id)
+            return await super().open_session(key, run_id, **options)
 
     store = Moody()
     async with Agent(model=ScriptedModel("hi"), store=store) as agent:

@@ -215,11 +215,11 @@ async def test_a_session_that_comes_although_the_run_was_cancelled_is_given_back
     class Deaf(InMemoryStore):
         gate = asyncio.Event()
 
-        async def open_session(self, key, run_id):
+        async def open_session(self, key, run_id, **options):
             while not self.gate.is_set():
                 with contextlib.suppress(asyncio.CancelledError):
                     await self.gate.wait()
-            return await super().open_session(key, run_id)
+            return await super().open_session(key, run_id, **options)
 
     store = Deaf()
     async with Agent(model=ScriptedModel("hi"), store=store) as agent:

@@ -112,10 +112,10 @@ async def test_a_run_whose_task_is_cancelled_from_outside_stops_and_tells_its_co
     hold = asyncio.Event()
 
     class Holding(InMemoryStore):
-        async def open_session(self, key, run_id):
+        async def open_session(self, key, run_id, **options):
             if where == "in its opening":
                 await hold.wait()
-            return await super().open_session(key, run_id)
+            return await super().open_session(key, run_id, **options)
 
         async def append(self, run_id, events, *, token=None):
             if where == "in its writer":

@@ -90,7 +90,7 @@ async def test_a_foreign_exception_of_the_store_is_told_as_a_store_error():
 
 async def test_a_store_that_cannot_open_a_session_is_told_at_once():
     class Closed(InMemoryStore):
-        async def open_session(self, key, run_id):
+        async def open_session(self, key, run_id, **options):
             raise OSError("no connection")
 
     async with Agent(model=ScriptedModel("hi"), store=Closed()) as agent:
