@@ -161,7 +161,7 @@ class Performer:
         tool = above.runtime.tools.get(call.call.name) if call is not None else None
         if not isinstance(tool, AgentTool):
             raise ConfigError(f"chain {chain_id!r} is of an agent that is no tool of {above.runtime.name!r} any more")
-        runtime, info = child_of(above.info, tool, past.begun[chain_id].text)
+        runtime, info = child_of(above.runtime, above.info, tool, past.begun[chain_id].text)
         self._parts[chain_id] = self._make_part(runtime, replace(info, chain_id=chain_id), above.transforms)
 
     def post(self, item: AgentEvent | Command | Ending) -> None:
@@ -260,7 +260,7 @@ class Performer:
 
     def _nest(self, parent: Work, tool: AgentTool, start: ToolStartEvent) -> Sequence[AgentEvent]:
         """The events with which a call of an agent, and its chain, begin. Raises `ConfigError`."""
-        runtime, info = child_of(parent.info, tool, (start.arguments or {})["input"])
+        runtime, info = child_of(parent.runtime, parent.info, tool, (start.arguments or {})["input"])
         self._parts[info.chain_id] = self._make_part(runtime, info, self._parts[parent.info.chain_id].transforms)
         text = InputEvent(
             text=info.text,

@@ -334,3 +334,22 @@ async def test_a_claim_that_fails_frees_the_key_unless_an_earlier_attempt_may_ha
     assert ends(await play(till, store=store))[-1] == told
     assert till.paid == []
     assert ends(await play(Till(), store=store)) == [later]
+
+
+async def test_the_keys_of_an_agent_below_the_root_are_kept_where_the_run_is():
+    store, paid = InMemoryStore(), []
+
+    @tool(idempotency_key=["order"])
+    def pay(order: str) -> str:
+        paid.append(order)
+        return "paid"
+
+    async def ask():
+        clerk = Agent(name="clerk", model=ScriptedModel([call("pay", order="A")], "It is paid."), tools=[pay])
+        model = ScriptedModel([call("clerk", input="pay A")], "Done.")
+        async with Agent(model=model, tools=[clerk.as_tool()], store=store) as agent:
+            return await agent.chat("pay", user_id="u")
+
+    await ask()
+    await ask()
+    assert paid == ["A"]
