@@ -400,6 +400,10 @@ class Agent:
     def _started(self, run: Run) -> None:
         if self._closed:
             raise AgentflowError(f"agent {self.name!r} was closed before this run began")
+        if self._ready().memory.busy == "supersede":  # at once; other processes' runs hear of it from the store
+            for other in self._runs.values():
+                if other.info.session == run.info.session:
+                    other.cancel("superseded")
         self._runs[run.info.run_id] = run
 
     def _ended(self, run: Run) -> None:

@@ -1,7 +1,7 @@
 """The leases of one agent's live runs: taken when a run begins, renewed while it lives, given back at its end.
 
-A lease names who works on a run, so that a recovery elsewhere takes nobody's. What a token is good for is in
-`stores.base`.
+A lease names who works on a run, so that a recovery elsewhere takes nobody's. With each renewal a run also hears
+whether another process asks it to end. What a token is good for is in `stores.base`.
 """
 
 import logging
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentflow.errors import LeaseLostError, StoreError
+from agentflow.events import CancelReason
 from agentflow.stores.base import Store
 from agentflow.streams import Clock, TaskOwner, Timer
 
@@ -23,6 +24,7 @@ _RENEWALS = 3  # in the time of one lease: two may fail
 class _Lease:
     token: int
     on_lost: Callable[[StoreError], None]
+    on_cancel: Callable[[CancelReason], None]
 
 
 class Leases:
@@ -35,15 +37,21 @@ class Leases:
         self._held: dict[str, _Lease] = {}
         self._timer: Timer | None = None
 
-    async def take(self, run_id: str, on_lost: Callable[[StoreError], None]) -> int | None:
+    async def take(
+        self,
+        run_id: str,
+        on_lost: Callable[[StoreError], None],
+        on_cancel: Callable[[CancelReason], None] = lambda _: None,
+    ) -> int | None:
         """The token with which the run may be written; None if another works on it.
 
-        `on_lost` is called, once, when another has taken it over.
+        `on_lost` is called, once, when another has taken it over; `on_cancel` with every renewal, three in the time of
+        a lease, from when the store was asked to end the run.
         """
         # An owner of its own each time: of two recoveries in one process only one must get the run.
         token = await self._store.acquire_lease(run_id, uuid.uuid4().hex, LEASE_SECONDS)
         if token is not None:
-            self._held[run_id] = _Lease(token, on_lost)
+            self._held[run_id] = _Lease(token, on_lost, on_cancel)
             self._arm()
         return token
 
@@ -69,10 +77,13 @@ class Leases:
 
     async def _renew(self, run_id: str, lease: _Lease) -> None:
         try:
-            await self._store.renew_lease(run_id, lease.token, LEASE_SECONDS)
+            asked = await self._store.renew_lease(run_id, lease.token, LEASE_SECONDS)
         except LeaseLostError as error:
             if self._held.get(run_id) is lease:  # else it was given back meanwhile
                 del self._held[run_id]
                 lease.on_lost(error)
         except Exception as error:  # noqa: BLE001  a store of the user's may raise anything, and is asked again
             logger.warning("the lease of run %s could not be renewed: %r", run_id, error)
+        else:
+            if asked is not None and self._held.get(run_id) is lease:
+                lease.on_cancel(asked)

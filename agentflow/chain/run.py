@@ -189,7 +189,7 @@ class Run:
         Raises `ConfigError` if an agent of the run is no more, and `StoreError`.
         """
         store, run_id = self._runtime.store, self.info.run_id
-        self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop)
+        self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop, self.cancel)
         if self._writer.token is None:
             return False
         try:
@@ -257,7 +257,7 @@ class Run:
         run_id = self.info.run_id
         try:
             if self._past is None:
-                self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop)
+                self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop, self.cancel)
             memory = self._runtime.memory
             session = await memory.open(self.info.session, run_id)
             window = await memory.window(session, self.info.text)

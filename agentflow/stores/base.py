@@ -190,10 +190,11 @@ class RunStore(Protocol):
         """
         ...
 
-    async def renew_lease(self, run_id: str, token: int, ttl: float) -> None:
+    async def renew_lease(self, run_id: str, token: int, ttl: float) -> CancelReason | None:
         """Let the lease last for another `ttl` seconds, also one that has lapsed and nobody has taken.
 
-        Raises `LeaseLostError` if it is another's by now, or was released.
+        Gives the reason if the run was asked to end (`request_cancel`): so its owner hears of it without waiting for
+        it. Raises `LeaseLostError` if it is another's by now, or was released.
         """
         ...
 

@@ -158,9 +158,11 @@ class InMemoryStore:
         run.owned_until = self._now() + ttl
         return run.token
 
-    async def renew_lease(self, run_id: str, token: int, ttl: float) -> None:
+    async def renew_lease(self, run_id: str, token: int, ttl: float) -> CancelReason | None:
         """See `RunStore.renew_lease`."""
-        self._leased(run_id, token).owned_until = self._now() + ttl
+        run = self._leased(run_id, token)
+        run.owned_until = self._now() + ttl
+        return run.cancel
 
     async def release_lease(self, run_id: str, token: int) -> None:
         """See `RunStore.release_lease`."""

@@ -120,9 +120,9 @@ class RedisStore:
         """See `RunStore.acquire_lease`."""
         return await redis_runs.acquire_lease(self._server, run_id, owner, ttl)
 
-    async def renew_lease(self, run_id: str, token: int, ttl: float) -> None:
+    async def renew_lease(self, run_id: str, token: int, ttl: float) -> CancelReason | None:
         """See `RunStore.renew_lease`."""
-        await redis_runs.renew_lease(self._server, run_id, token, ttl)
+        return await redis_runs.renew_lease(self._server, run_id, token, ttl)
 
     async def release_lease(self, run_id: str, token: int) -> None:
         """See `RunStore.release_lease`."""

@@ -96,10 +96,11 @@ _RENEW = script("""
 local token, lease = ARGV[3], tonumber(ARGV[4])
 local held = redis.call('HMGET', KEYS[1], 'owner', 'token')
 if not held[1] or held[2] ~= token then
-    return 0
+    return false
 end
 redis.call('HSET', KEYS[1], 'until', string.format('%.6f', now + lease), 'lease', lease)
-return 1
+local asked = redis.call('XRANGE', KEYS[1] .. ':inbox', '-', '+', 'COUNT', 1)[1]
+return asked and asked[2][2] or ''
 """)
 
 _RELEASE = script("""
@@ -196,10 +197,13 @@ async def acquire_lease(server: RedisServer, run_id: str, owner: str, ttl: float
     return int(token) if token is not None else None
 
 
-async def renew_lease(server: RedisServer, run_id: str, token: int, ttl: float) -> None:
+async def renew_lease(server: RedisServer, run_id: str, token: int, ttl: float) -> CancelReason | None:
     """See `RunStore.renew_lease`."""
-    if not await server.run(_RENEW, run_key(server, run_id), token, ttl):
+    asked = await server.run(_RENEW, run_key(server, run_id), token, ttl)
+    if asked is None:
         raise refusals.lease_lost(run_id, token)
+    reason: CancelReason | None = asked.decode() or None
+    return reason
 
 
 async def release_lease(server: RedisServer, run_id: str, token: int) -> None:

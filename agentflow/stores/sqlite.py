@@ -116,9 +116,11 @@ class SqliteStore:
             lambda db: sqlite_runs.acquire_lease(db, run_id, owner, ttl, now=time.monotonic())
         )
 
-    async def renew_lease(self, run_id: str, token: int, ttl: float) -> None:
+    async def renew_lease(self, run_id: str, token: int, ttl: float) -> CancelReason | None:
         """See `RunStore.renew_lease`."""
-        await self._threads.write(lambda db: sqlite_runs.renew_lease(db, run_id, token, ttl, now=time.monotonic()))
+        return await self._threads.write(
+            lambda db: sqlite_runs.renew_lease(db, run_id, token, ttl, now=time.monotonic())
+        )
 
     async def release_lease(self, run_id: str, token: int) -> None:
         """See `RunStore.release_lease`."""

@@ -119,7 +119,7 @@ def acquire_lease(db: sqlite3.Connection, run_id: str, owner: str, ttl: float, n
     return int(token)
 
 
-def renew_lease(db: sqlite3.Connection, run_id: str, token: int, ttl: float, now: float) -> None:
+def renew_lease(db: sqlite3.Connection, run_id: str, token: int, ttl: float, now: float) -> CancelReason | None:
     """See `RunStore.renew_lease`."""
     renewed = db.execute(
         "UPDATE runs SET leased_until = ?, lease = ? WHERE run_id = ? AND token = ? AND owner IS NOT NULL",
@@ -127,6 +127,7 @@ def renew_lease(db: sqlite3.Connection, run_id: str, token: int, ttl: float, now
     )
     if not renewed.rowcount:
         raise refusals.lease_lost(run_id, token)
+    return cancel_reason(db, run_id)
 
 
 def release_lease(db: sqlite3.Connection, run_id: str, token: int) -> None:

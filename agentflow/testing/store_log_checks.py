@@ -244,8 +244,10 @@ async def a_lapsed_lease_is_taken_over_and_its_late_writes_are_refused(make: Fac
 async def whoever_works_on_a_run_hears_that_it_should_end(make: Factory) -> None:
     """At another client, before or after the request; the first reason stays; other runs hear nothing."""
     async with clients(make) as (asking, working):
+        tokens = {run_id: await working.acquire_lease(run_id, "owner", LONG) or 0 for run_id in ("r", "other")}
         await working.append("r", log("r"))
         await working.append("other", log("other"))
+        same(await working.renew_lease("r", tokens["r"], LONG), None, "what the renewal of an unasked run gives")
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             heard = group.create_task(working.wait_cancel("r"))
             nothing = group.create_task(working.wait_cancel("other"))
@@ -255,6 +257,8 @@ async def whoever_works_on_a_run_hears_that_it_should_end(make: Factory) -> None
             await asking.request_cancel("r", "user")
             same(await heard, "superseded", "the reason that a waiting owner hears")
             same(await working.wait_cancel("r"), "superseded", "the reason for who asks later")
+            same(await working.renew_lease("r", tokens["r"], LONG), "superseded", "what the run's renewal gives")
+            same(await working.renew_lease("other", tokens["other"], LONG), None, "what another run's renewal gives")
             true(not nothing.done(), "another run was not asked to end")
             nothing.cancel()
 
