@@ -6,7 +6,7 @@ import pytest
 from agentflow.events import State
 from agentflow.messages import ToolCall
 from agentflow.state import Ask, CallModel, Finish, Notice, RefuseTool, RunState, RunTool, Warn, reduce
-from agentflow.state.rounds import calls_used
+from agentflow.state.rounds import calls_used, resume
 from tests import builders as b
 
 LIE = "All of it is done."
@@ -328,3 +328,29 @@ def test_in_the_last_round_a_question_is_an_answer():
 
 def test_of_a_run_without_calls_none_are_used():
     assert calls_used(RunState(run_id="r")) == 0
+
+
+# -- after the death of the process --------------------------------------------------------------------------
+
+
+def test_a_chain_that_was_about_to_do_something_is_told_it_again():
+    play = Play()
+    assert resume(play.fold.state, "r") == (CallModel("r", iteration=1),)
+    after = play.round("ok error")
+    assert resume(play.fold.state, "r") == after == (CallModel("r", iteration=2),)
+    after = play.answers("It failed, sorry.")
+    assert resume(play.fold.state, "r") == after == (Finish("r", "stop"),)
+
+
+def test_a_chain_that_had_come_to_a_limit_ends_there_after_all():
+    play = Play(max_corrections=0)
+    after = play.round("unknown_tool")
+    assert resume(play.fold.state, "r") == after
+    assert ended(after) == "budget"
+
+
+def test_a_user_who_had_answered_is_not_asked_again():
+    play = Play()
+    play.answers(QUESTION)
+    play.fold.all(b.question("q"), b.resolved("q", "answered", text="a"))
+    assert resume(play.fold.state, "r") == (CallModel("r", iteration=2),)
