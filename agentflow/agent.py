@@ -153,7 +153,7 @@ class Agent:
         )
         self._runtime: Runtime | None = None
         self._runs: dict[str, Run] = {}
-        self._users: set[int] = set()  # the agents that have this one as a tool and have not been closed
+        self._users: set[int] = set()  # the agents above this one that have had runs and have not been closed
         self._closed = False
         self._alone = threading.Lock()  # one chat_sync at a time: each has a loop of its own
 
@@ -314,8 +314,8 @@ class Agent:
         finally:  # also when the wait for the runs is cancelled: threads must not outlive the agent
             if self._runtime is not None:
                 self._runtime.pools.close()
-            for callee in self._callees():
-                await callee._give_back(self)
+            for agent in self._below():
+                await agent._give_back(self)
             if self._owns_store:
                 await self._store.aclose()
 
@@ -325,13 +325,17 @@ class Agent:
         return self._runtime.pools.left + self._runtime.owner.abandoned if self._runtime is not None else 0
 
     async def _close_connections(self, *, given: bool = False) -> None:
-        """Let runs write their end, then close what belongs to this event loop; `given`: the user's own model too."""
+        """Close what belongs to this event loop, also for the agents below that no other agent has."""
+        await self._disconnect(given=given)
+        for agent in self._below():
+            if agent._users == {id(self)}:
+                await agent._disconnect(given=given)
+
+    async def _disconnect(self, *, given: bool) -> None:
+        """Let runs write their end, then close this agent's connections; `given`: the user's own model too."""
         if self._runtime is not None:
             await self._runtime.owner.drain(_SHUTDOWN_GRACE)
             await self._runtime.owner.aclose(CANCEL_GRACE)
-        for callee in self._callees():
-            if callee._users == {id(self)}:
-                await callee._close_connections(given=given)
         await self._models.aclose(given=given)
 
     # -- making runs -------------------------------------------------------------------------------------
@@ -356,7 +360,10 @@ class Agent:
         return Run(self._run_runtime(), info, on_start=self._started, on_closed=self._ended)
 
     def _run_runtime(self) -> Runtime:
-        """What the next run is lent: with the tools and agents that there are now."""
+        """What the next run is lent: with the tools and agents that there are now. Raises `ConfigError` for any."""
+        for agent in self._below():
+            agent._users.add(id(self))
+            agent.lend()
         runtime, limits = self._ready(), self._limits()
         return runtime if limits is runtime.limits else replace(runtime, limits=limits)
 
@@ -368,31 +375,37 @@ class Agent:
             raise AgentflowError(f"agent {self.name!r} is closed")
         return self._ready(), self._resolve(None), self._models.name
 
-    def _callees(self) -> Iterator["Agent"]:
+    def _callees(self) -> Iterator[tuple[str, "Agent"]]:
         for tool in self.tools:
             if isinstance(tool, AgentTool) and isinstance(tool.agent, Agent):
-                yield tool.agent
+                yield tool.name, tool.agent
+
+    def _below(self) -> Iterator["Agent"]:
+        """The agents that this one, or another below it, has as tools, each once; also those that form a circle."""
+        found, waiting = {id(self)}, [self]
+        while waiting:
+            for _, callee in waiting.pop()._callees():
+                if id(callee) not in found:
+                    found.add(id(callee))
+                    waiting.append(callee)
+                    yield callee
 
     def _limits(self, depth: int = 0) -> Limits:
-        """What the machine decides by, with the agents below; these are resolved, so that a missing key is told now."""
+        """What the machine decides by, with the agents below as far as they can be called."""
         limits = self._ready().limits
         sequential = frozenset(tool.name for tool in self.tools if tool.sequential)
-        children: dict[str, Limits] = {}
-        for tool in self.tools if depth < MAX_DEPTH else ():
-            if isinstance(tool, AgentTool) and isinstance(tool.agent, Agent):
-                tool.agent._users.add(id(self))
-                tool.agent.lend()
-                children[tool.name] = tool.agent._limits(depth + 1)
+        callees = self._callees() if depth < MAX_DEPTH else ()
+        children = {name: callee._limits(depth + 1) for name, callee in callees}
         if not sequential and not children:
             return limits
         return msgspec.structs.replace(limits, sequential=sequential, children=children)
 
     async def _give_back(self, user: "Agent") -> None:
-        """An agent that has this one as a tool is closed; with the last of them goes what this one has opened."""
+        """An agent above this one is closed; with the last of them goes what this one has opened."""
         self._users.discard(id(user))
         if self._users or self._runs or self._closed:
             return
-        await self._close_connections()
+        await self._disconnect(given=False)
         if self._runtime is not None:
             self._runtime.pools.close()
             self._runtime = None  # it may be used again, by itself or as a tool

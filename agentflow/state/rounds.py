@@ -169,7 +169,7 @@ def _start_round(context: Context, chain: ChainState) -> Step:
 def calls_used(run: RunState) -> int:
     """The calls of all chains that were, or will be, more than refused for a limit."""
     calls = (call for chain in run.chains.values() for turn in chain.rounds for call in turn.calls)
-    return sum(call.outcome != "limit" for call in calls)
+    return sum(call.outcome != "limit" or call.child is not None for call in calls)
 
 
 def _refuse_calls(
