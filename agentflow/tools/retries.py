@@ -21,8 +21,9 @@ def wait_before_retry(
     """The seconds to wait before `attempt` + 1, after `attempt` (from 1) ended with `outcome`; None for no more.
 
     A rate limit says that nothing was done, so the call is tried again, unless it has given output that cannot be
-    taken back. After any other failure that may pass only a tool that is idempotent or has an idempotency key is,
-    and one whose body goes on only if it is idempotent. What the service asks for (Retry-After) is waited for in
+    taken back, or its body goes on. After any other failure that may pass only an idempotent tool is: the failed
+    attempt may have had its effect. A key alone does not help, since the index knows only of calls that have ended;
+    a tool that hands its key on to a service which honours it is idempotent, and can say so. What the service asks for (Retry-After) is waited for in
     full; a random part comes on top, so that those who failed together do not come back together. `chance` gives
     numbers in [0, 1).
     """
@@ -33,8 +34,6 @@ def wait_before_retry(
 
 
 def _may_be_repeated(tool: Tool, outcome: ToolOutcome) -> bool:
-    if outcome.cause == "" or (outcome.abandoned and not tool.idempotent):
-        return False
-    if tool.idempotent or tool.idempotency_key is not None:
-        return True
-    return outcome.cause == "rate_limit" and not outcome.emitted
+    if tool.idempotent:
+        return outcome.cause != ""
+    return outcome.cause == "rate_limit" and not outcome.emitted and not outcome.abandoned

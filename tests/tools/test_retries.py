@@ -28,8 +28,8 @@ def failed(cause="rate_limit", **fields):
 # Which tools are tried again after this cause, with output given, with a body that goes on, and with both.
 TABLE = [
     ("rate_limit", False, False, [PLAIN, IDEMPOTENT, NAMED, KEYED, BOTH]),
-    ("rate_limit", True, False, [IDEMPOTENT, NAMED, KEYED, BOTH]),
-    *((cause, emitted, False, [IDEMPOTENT, NAMED, KEYED, BOTH])
+    ("rate_limit", True, False, [IDEMPOTENT, BOTH]),
+    *((cause, emitted, False, [IDEMPOTENT, BOTH])
       for cause in ("timeout", "upstream", "transient") for emitted in (False, True)),
     *((cause, emitted, True, [IDEMPOTENT, BOTH])
       for cause in ("rate_limit", "timeout", "upstream", "transient") for emitted in (False, True)),
