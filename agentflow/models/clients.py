@@ -4,6 +4,7 @@ Which client a string means is in `routing`.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 
 from agentflow.models.base import ChatModel, FunctionModel, StreamFunction
 from agentflow.models.routing import resolve_chain
@@ -59,11 +60,15 @@ class ModelClients:
         return gone
 
     async def aclose(self, *, given: bool = False) -> None:
-        """Close the clients made here; with `given` also the model that was passed in as an object."""
+        """Close the clients made here; with `given` also the model that was passed in as an object.
+
+        All of them are closed, also if one raises.
+        """
         models: list[object] = [model for chain in self._made.values() for model in chain]
         self._made.clear()
-        for model in (*models, *((self._model,) if given else ())):
-            await close(model)
+        async with AsyncExitStack() as closing:
+            for model in (*models, *((self._model,) if given else ())):
+                closing.push_async_callback(close, model)
 
 
 async def close(model: object) -> None:
