@@ -4,16 +4,18 @@ How much is shown, when turns are summarised and what a summary is worth is deci
 store and a model. Summaries are made beside a run and never fail it.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
 
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, ModelError
 from agentflow.memory import MemoryPolicy, Window, due, summarise
+from agentflow.memory.compression import cover
 from agentflow.memory.facts import extract, relevant, supersede
 from agentflow.memory.summary import REPLY_SCHEMA, Made
 from agentflow.messages import Message
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 _FACT_TOKENS = 500  # at most, of facts beside a question
 _ATTEMPTS = 5  # at keeping a summary of a session to which turns are added meanwhile
 _PAGE = 50  # turns read at a time
+_PATIENCE = 300.0  # seconds for one reply of a model that summarises
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +83,18 @@ class Memory:
     async def compress(
         self, session: Session, turns: range, model: ChatModel, told: Callable[[Summary, int], None]
     ) -> None:
-        """Summarise `turns`, and keep what was learnt from them. Errors are logged, and it is due again.
+        """Summarise `turns`, and keep what was learnt from them. Errors of the store are logged, and it is due again.
 
-        `told` gets each summary with the tokens of its turns, also those that are worth too little to be kept.
+        Where the model fails, the turns are quoted. `told` gets each summary with the tokens of its turns, also those
+        that are worth too little to be kept. Cancelling keeps what was kept so far, and it is due again.
         """
         self.at_work.add(session.key)
         try:
             await self._compress(session, turns, model, told)
         except AgentflowError as error:
             logger.warning("session %s was not summarised: %s", session.key.session_id, error)
+        except Exception:  # a store of the user's may raise anything
+            logger.exception("session %s was not summarised", session.key.session_id)
         finally:
             self.at_work.discard(session.key)
 
@@ -98,17 +104,27 @@ class Memory:
         turns = await self._read(session.key, numbers)
         if len(turns) != len(numbers):  # deleted meanwhile
             return
+        now = datetime.fromtimestamp(self.clock.wall(), UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+        await self._learn(session, turns, numbers.start, now)
         made = await self._made(turns, numbers.start, model)
+        if made.error is not None:
+            logger.warning("session %s was summarised without a model: %s", session.key.session_id, made.error)
         before = sum(self.tokens(message) for turn in turns for message in turn.messages)
         for summary in (*made.rejected, made.summary):
             told(summary, before)
-        now = datetime.fromtimestamp(self.clock.wall(), UTC).isoformat(timespec="microseconds")[:-6] + "Z"
         await self._keep(session, msgspec.structs.replace(made.summary, created_at=now))
-        if session.key.user_id is not None:
-            known = await self.store.list_facts(session.key.user_id)
-            new = supersede(known, extract(turns, numbers.start, session.key.user_id, now))
-            if new:
-                await self.store.put_facts(new)
+
+    async def _learn(self, session: Session, turns: Sequence[Turn], first: int, now: str) -> None:
+        """Store what the turns say of the user: of those alone that no summary has, so that nothing deleted returns."""
+        user_id = session.key.user_id
+        if user_id is None:
+            return
+        covering = cover(session.summaries, self.policy.confidence)
+        known_from = covering[-1].last + 1 if covering else first
+        found = extract(turns[max(0, known_from - first) :], max(known_from, first), user_id, now)
+        new = supersede(await self.store.list_facts(user_id, superseded=True), found)
+        if new:
+            await self.store.put_facts(new)
 
     async def _read(self, key: SessionKey, numbers: range) -> list[Turn]:
         turns: list[Turn] = []
@@ -131,8 +147,13 @@ class Memory:
 
         async def ask(messages: tuple[Message, ...]) -> str:
             request = ModelRequest(messages=messages, response_format=REPLY_SCHEMA)
-            async with aclosing(model.stream(request)) as chunks:
-                return "".join([chunk.text async for chunk in chunks])
+            try:
+                async with asyncio.timeout(_PATIENCE), aclosing(model.stream(request)) as chunks:
+                    return "".join([chunk.text async for chunk in chunks])
+            except AgentflowError:
+                raise
+            except Exception as error:  # a model of the user's may raise anything
+                raise ModelError(f"the model that summarises raised {error!r}") from error
 
         return await summarise(turns, first, ask, fits=fits, confidence=self.policy.confidence)
 

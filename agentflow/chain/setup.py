@@ -89,6 +89,8 @@ def make_runtime(given: Given, settings: Settings) -> Runtime:
 
 def _memory(given: Given, settings: Settings, clock: Clock) -> Memory:
     memory, summary_model = settings.memory, settings.memory.summary_model
+    if summary_model is not None:
+        given.resolve(summary_model)  # told now, not beside the first run that has something to summarise
     return Memory(
         store=given.store,
         clock=clock,
