@@ -125,10 +125,10 @@ def _children_live_in_their_call(events: Log) -> Violations:
 
 
 def _nothing_runs_unapproved(events: Log) -> Violations:
-    """A call that asked for approval succeeds only with it, and with the arguments that were approved."""
+    """A call that asked for approval succeeds only with it, and with the arguments it was begun with."""
     asked: dict[str, Mapping[str, Any] | None] = {}
     allowed: dict[str, Mapping[str, Any] | None] = {}  # the arguments, None until a human has decided
-    started: dict[str, Mapping[str, Any] | None] = {}
+    approved: dict[str, bool] = {}  # whether the attempt that was begun last is of those
     for event in events:
         match event:
             case ApprovalEvent():
@@ -138,9 +138,10 @@ def _nothing_runs_unapproved(events: Log) -> Violations:
             case ResolvedEvent(decision="amended") if event.target in asked:
                 allowed[event.target] = event.arguments
             case ToolStartEvent() if event.call_id in asked:
-                started[event.call_id] = event.arguments
+                wanted = allowed[event.call_id]
+                approved[event.call_id] = wanted is not None and event.arguments == wanted
             case ToolCompleteEvent() | ToolDeltaEvent() if event.call_id in asked:
-                if allowed[event.call_id] is None or started.get(event.call_id) != allowed[event.call_id]:
+                if not approved.get(event.call_id):
                     yield f"{at(event)}: call {event.call_id!r} ran without approval, or not as it was approved"
             case _:
                 pass
