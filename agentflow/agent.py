@@ -38,7 +38,7 @@ from agentflow.chain.run import Run
 from agentflow.chain.runtime import RunInfo, Runtime, Transform
 from agentflow.chain.setup import Given, make_runtime
 from agentflow.errors import AgentflowError, ConfigError, RequestError, RunNotFoundError
-from agentflow.event_log import follow
+from agentflow.event_log import Reader, follow
 from agentflow.events import AgentEvent
 from agentflow.messages import clean_text
 from agentflow.models.base import (
@@ -265,6 +265,16 @@ class Agent:
             raise RequestError(f"after must be the number of an event, not {after!r}")
         run = self._runs.get(run_id)
         return follow(self._store, run_id, after, wait=run.wait if run is not None else None)
+
+    def reader(self, run_id: str, after: int = 0) -> Reader:
+        """`follow` page by page, for who waits no longer than a time of his own and then goes on."""
+        run = self._runs.get(run_id)
+        return Reader(self._store, run_id, after, run.wait if run is not None else None)
+
+    @property
+    def store(self) -> Store:
+        """Where its runs and sessions are kept; whoever made it closes it."""
+        return self._store
 
     def as_tool(
         self,
