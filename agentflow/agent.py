@@ -41,12 +41,7 @@ from agentflow.errors import AgentflowError, ConfigError, RequestError, RunNotFo
 from agentflow.event_log import Reader, follow
 from agentflow.events import AgentEvent
 from agentflow.messages import clean_text
-from agentflow.models.base import (
-    ChatModel,
-    StreamFunction,
-    Tokenizer,
-    estimate_tokens,
-)
+from agentflow.models.base import ChatModel, StreamFunction, Tokenizer, estimate_tokens
 from agentflow.models.clients import ModelClients, close
 from agentflow.settings import Settings
 from agentflow.state import Limits
