@@ -148,7 +148,7 @@ class ModelCalls:
         try:
             async with aclosing(model.stream(request)) as chunks:
                 await self._read(chunks, reply, command)
-                if self._work.writer.ending:  # the cancel was lost: a model, or a library of its, caught it
+                if self._work.over:  # the cancel was lost: a model, or a library of its, caught it
                     return
                 # Before the generator is closed: what its clean-up does is nothing to a reply that is whole.
                 self._work.post(self._completed(reply, command, estimate))
@@ -169,7 +169,7 @@ class ModelCalls:
             number += 1
             if number % _FAIRNESS == 0 or self._work.writer.crowded:
                 await self._work.ready()
-            if self._work.writer.ending:
+            if self._work.over:
                 return
         if reply.finish_reason == "error":  # clients say more; a model of the user's may say only this
             raise ModelError("the model ended its reply with the finish reason 'error'")
@@ -219,7 +219,7 @@ class ModelCalls:
 
     async def _failed(self, error: ModelError, reply: Reply, command: CallModel, estimate: int) -> None:
         """Go on to the next attempt, or end the run."""
-        if self._work.writer.ending:
+        if self._work.over:
             return
         self._open_call = _NO_CALL
         if reply.usage is None:  # a provider that has said something has worked, and will have it paid

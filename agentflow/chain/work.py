@@ -41,6 +41,11 @@ class Work:
             self._post_delta, clock=runtime.clock, window=runtime.window, max_bytes=runtime.max_batch_bytes
         )
 
+    @property
+    def over(self) -> bool:
+        """Whether the chain, or its run, has ended or is about to, so that nothing it still brings counts."""
+        return self.closed or self.writer.ending
+
     def chain(self, state: RunState) -> ChainState:
         """What `state` holds of the chain."""
         return state.chain(self.info.chain_id)
@@ -107,9 +112,7 @@ class Work:
             if not is_cancelled():
                 fail(ModelError(f"the {what} cancelled itself"))  # nobody asked for it: a fault of its own
                 return
-            if (
-                not self.writer.ending and not self.closed
-            ):  # not we: the loop is closing, or somebody cancels what is not theirs
+            if not self.over:  # not we: the loop is closing, or somebody cancels what is not theirs
                 self.writer.stop(StoreError(f"run {self.info.run_id!r}: its {what} was cancelled from outside"))
             raise
         except MemoryError as error:

@@ -10,7 +10,7 @@ from agentflow.chain.nesting import MAX_DEPTH
 from agentflow.errors import ConfigError, ModelRateLimitError, ModelStatusError
 from agentflow.events import DeltaEvent, EventType, InputEvent
 from agentflow.messages import Usage
-from agentflow.models.base import CallRequest
+from agentflow.models.base import CallRequest, estimate_tokens
 from agentflow.testing import ScriptedModel, call
 from tests.builders import of, turns
 from tests.chain.families import caller, checked, line, statuses
@@ -289,6 +289,23 @@ async def test_a_huge_answer_of_a_child_is_cut_for_its_parent():
         log, _ = await whole(agent)
         complete = closing(log, "a1")
         assert (complete.truncated, len(complete.result.encode()) <= 64 * 1024) == (True, True)
+
+
+async def test_what_the_model_of_a_child_was_saying_counts_when_the_run_is_cancelled():
+    async def model(request):
+        yield ModelChunk(text="half an answer")
+        await asyncio.Event().wait()
+
+    async with caller(caller(Agent(name="leaf", model=model), level=1)) as agent:
+        chain = agent.start("hello")
+        await turns(50)
+        chain.cancel()
+        end = await chain
+        log = await checked(agent, chain)
+        told = sum((event.usage for event in of(log, EventType.MODEL_COMPLETE)), Usage())
+        broken = of(log, EventType.MODEL_START)[-1].input_tokens_estimate
+        assert end.usage.input_tokens == told.input_tokens + broken
+        assert end.usage.output_tokens == told.output_tokens + estimate_tokens("half an answer")
 
 
 # -- transforms ----------------------------------------------------------------------------------------------
