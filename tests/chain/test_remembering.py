@@ -1,0 +1,461 @@
+"""What whole runs make of a session: windows within budgets, and summaries and facts that are made beside them."""
+
+import asyncio
+import itertools
+import json
+
+import pytest
+
+from agentflow import Agent, ModelChunk, RunFailed, tool
+from agentflow.errors import ConfigError, ModelError, StoreError
+from agentflow.events import EventType, State
+from agentflow.memory.summary import REPLY_SCHEMA
+from agentflow.models.openai import OpenAIModel
+from agentflow.settings import Settings
+from agentflow.stores.base import SessionKey
+from agentflow.stores.in_memory import InMemoryStore
+from agentflow.streams import CANCEL_GRACE
+from agentflow.testing import FailingLog, FakeProvider, ScriptedModel, assert_laws, call, text, tool_calls
+from tests.builders import log_of, of, turns
+from tests.memory.histories import says, tokens, turn, user
+
+pytestmark = pytest.mark.virtual_time
+
+SESSION = SessionKey("s", "u")
+OURS = {"session_id": "s", "user_id": "u"}
+
+
+class Model:
+    """Answers questions with "noted"; what it is asked to summarise is for `summarise(request)`, an async generator."""
+
+    provider = name = "model"
+
+    def __init__(self, summarise=None, context_tokens=0):
+        self.asked, self.summarising = [], []
+        self.context_tokens = context_tokens
+        self._summarise = summarise or nothing
+
+    async def stream(self, request):
+        if request.response_format == REPLY_SCHEMA:
+            self.summarising.append(request)
+            async for chunk in self._summarise(request):
+                yield chunk
+        else:
+            self.asked.append(request.messages)
+            yield ModelChunk(text="noted", finish_reason="stop")
+
+    @property
+    def shown(self):
+        """What the last request showed, without the notes' frame."""
+        return [message.text for message in self.asked[-1]]
+
+
+async def nothing(request):
+    raise ModelError("no summary today")
+    yield
+
+
+def says_of_it(confidence=0.9, **parts):
+    """Summarises in words of its own."""
+    reply = {"facts": [], "decisions": [], "questions": [], "pinned": [], "confidence": confidence} | parts
+
+    async def summarise(request):
+        yield ModelChunk(text=json.dumps(reply), finish_reason="stop")
+
+    return summarise
+
+
+def agent_of(model, store, *, session=None, **memory):
+    settings = Settings(memory=memory, session=session or {})
+    return Agent(model=model, instructions="Be kind.", store=store, settings=settings)
+
+
+async def store_with(count, key=SESSION, said="I said {}."):
+    """A store with a session of `count` turns."""
+    store = InMemoryStore()
+    for number in range(1, count + 1):
+        await store.open_session(key, f"run{number}")
+        messages = (user(said.format(number)), says(f"answer {number}"))
+        await store.close_session(key, f"run{number}", turn(*messages, number=number))
+    return store
+
+
+async def summaries_in(store, key=SESSION):
+    session = await store.open_session(key, "look", last_turns=0)
+    await store.close_session(key, "look", None)
+    return session.summaries
+
+
+async def chat(agent, text="hello", **fields):
+    """One message, to the end of what is done beside its run."""
+    chain = agent.start(text, **OURS | fields)
+    log = [event async for event in chain]
+    await agent._runtime.owner.drain(60)
+    assert_laws(log)
+    return log
+
+
+# -- what is shown ---------------------------------------------------------------------------------------
+
+
+async def test_the_last_turns_are_shown_and_before_them_what_the_summary_says():
+    model = Model(says_of_it(facts=["The user said 1."]))
+    async with agent_of(model, await store_with(12), turns=12) as agent:
+        await chat(agent)
+        assert model.shown == ["Be kind.", *said(1, 12), "hello"]
+        await chat(agent, "again")
+        assert model.shown[1].splitlines()[1:] == ["- The user said 1."]
+        assert model.shown[3:] == [*said(2, 12), "hello", "noted", "again"]
+
+
+def said(first, last):
+    return [text for number in range(first, last + 1) for text in (f"I said {number}.", f"answer {number}")]
+
+
+async def test_the_full_strategy_shows_every_turn_and_summarises_none():
+    model = Model()
+    async with agent_of(model, await store_with(40), strategy="full", turns=5) as agent:
+        await chat(agent)
+        assert model.shown == ["Be kind.", *said(1, 40), "hello"]
+        assert model.summarising == []
+
+
+async def test_layers_are_shown_from_their_number_of_turns_on_with_the_facts_about_the_user():
+    model = Model(says_of_it(facts=["The user said something."]))
+    store = await store_with(4, said="My city is Bergen, for the {} time.")
+    async with agent_of(model, store, strategy="layered", turns=4, layered_from=8) as agent:
+        for number in range(5, 12):
+            await chat(agent, f"message {number}")
+            is_layered = number > 8
+            assert ("Bergen" in model.shown[1]) == (is_layered or number == 5), (number, model.shown[1])
+    ranges = [(summary.first, summary.last) for summary in await summaries_in(store)]
+    assert ranges == [(1, 2), (1, 4), (5, 6), (7, 8)]
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_request_never_costs_more_than_the_model_can_read(own):
+    room = 400
+    model = Model(says_of_it(facts=["The user said 1."]), context_tokens=room if own else 0)
+    store = await store_with(30, said="word " * 20 + "{}")
+    async with agent_of(model, store, context_tokens=0 if own else room) as agent:
+        for number in range(6):
+            await chat(agent, f"message {number}")
+            assert tokens(model.asked[-1]) <= room * 3 // 4  # the rest is for the answer
+            assert model.shown[-1] == f"message {number}"
+    assert model.summarising != []
+    assert all(tokens(request.messages) <= room * 3 // 4 for request in model.summarising)
+
+
+async def test_a_message_that_does_not_fit_fails_its_run_and_the_session_goes_on():
+    model, store = Model(context_tokens=400), await store_with(2)
+    async with agent_of(model, store) as agent:
+        with pytest.raises(RunFailed, match="room") as caught:
+            await agent.chat("word " * 2000, **OURS)
+        log = await log_of(agent, caught.value.run_id)
+        assert_laws(log)
+        assert log[-1].error.kind == "limit"
+        assert model.asked == []
+        await chat(agent, "shorter")
+        assert model.shown[-1] == "shorter"
+        assert tokens(model.asked[-1]) <= 300
+        await chat(agent, "and again")
+        assert model.shown[-3:] == ["shorter", "noted", "and again"]
+
+
+WINDOWS = (1, 4, 12)
+
+
+@pytest.mark.parametrize(
+    "window", [pytest.param(n, marks=() if n in WINDOWS else pytest.mark.soak) for n in range(1, 21)]
+)
+async def test_a_strict_provider_accepts_every_request_of_a_long_conversation_with_tools(window):
+    """Its replies are those of a model that works, and invents something in each of its summaries."""
+
+    @tool
+    async def look(key: str) -> str:
+        """Look something up."""
+        return f"value of {key}, " * (1 if len(key) % 3 else 100)
+
+    def respond(request):
+        messages = request.body["messages"]
+        if "response_format" in request.body:
+            invented = {"facts": ["The customer is called CANARY."], "confidence": 1.0}
+            return text(json.dumps(invented | dict.fromkeys(("decisions", "questions", "pinned"), [])))
+        if messages[-1]["role"] == "tool":
+            return text("Found it.")
+        asked = messages[-1]["content"]
+        return tool_calls(*[("look", {"key": f"{asked} {number}"}) for number in range(1 + len(asked) % 3)])
+
+    async with FakeProvider(respond=respond) as provider:
+        model = OpenAIModel("fake", base_url=provider.base_url, api_key="key")
+        settings = Settings(memory={"turns": window, "context_tokens": 3000})
+        async with Agent(model=model, tools=[look], settings=settings) as agent:
+            for number in range(60):
+                log = [event async for event in agent.start("x" * (1 + number % 7), **OURS)]
+                assert log[-1].type is EventType.FINAL
+                assert len(log[-1].tools) == 1 + (1 + number % 7) % 3
+        await model.aclose()
+    assert provider.refusals == []
+    conversation = [request.body for request in provider.requests if "response_format" not in request.body]
+    assert (len(conversation), len(provider.requests) > 120) == (120, True)
+    assert not any("CANARY" in json.dumps(body) for body in conversation)
+
+
+# -- what is summarised ----------------------------------------------------------------------------------
+
+
+async def test_summaries_are_due_half_a_window_ahead_and_made_from_the_original_turns():
+    model, store = Model(says_of_it(facts=["The user said something."])), await store_with(0)
+    async with agent_of(model, store, turns=4) as agent:
+        for number in range(1, 12):
+            await chat(agent, f"I said {number}.")
+    records = [[json.loads(line) for line in request.messages[1].text.splitlines()] for request in model.summarising]
+    asked = [[entry["user"] for entry in record if "user" in entry] for record in records]
+    assert asked == [[f"I said {number}." for number in range(1, last + 1)] for last in (2, 4, 6, 8)]
+    assert [entry.keys() for record in records for entry in record] == [{"user"}, {"assistant"}] * 20
+    assert [(summary.first, summary.last) for summary in await summaries_in(store)] == [(1, 2), (1, 4), (1, 6), (1, 8)]
+
+
+async def test_a_summary_is_kept_although_turns_were_added_while_it_was_made_and_is_the_only_one_at_work():
+    going_on = asyncio.Event()
+
+    async def slowly(request):
+        await going_on.wait()
+        async for chunk in says_of_it(facts=["The user said 1."])(request):
+            yield chunk
+
+    model, store = Model(slowly), await store_with(4)
+    async with agent_of(model, store, turns=4) as agent:
+        for number in range(5):
+            assert (await agent.chat(f"message {number}", **OURS)).text == "noted"
+        assert len(model.summarising) == 1
+        going_on.set()
+        await agent._runtime.owner.drain(60)
+        assert [(summary.first, summary.last) for summary in await summaries_in(store)] == [(1, 2)]
+        await chat(agent)
+        assert len(model.summarising) == 2  # what has become due meanwhile
+
+
+async def test_sessions_do_not_wait_for_each_others_summaries_and_each_has_its_own():
+    at_work, most = set(), []
+
+    async def slowly(request):
+        key = json.loads(request.messages[1].text.splitlines()[0])["user"][-1]
+        assert key not in at_work
+        at_work.add(key)
+        most.append(len(at_work))
+        await asyncio.sleep(10)
+        at_work.discard(key)
+        yield ModelChunk(text=json.dumps({"facts": [f"known {key}"], "confidence": 1}))
+
+    model, store = Model(slowly), InMemoryStore()
+    async with agent_of(model, store, turns=2) as agent:
+        for number, name in itertools.product(range(4), "abc"):
+            await agent.chat(f"{number} of {name}", session_id=name)
+        await agent._runtime.owner.drain(60)
+        for name in "abc":
+            assert [summary.last for summary in await summaries_in(store, SessionKey(name))] == [1]
+    assert max(most) == 3
+
+
+async def hangs(request):
+    await asyncio.sleep(1e9)
+    yield
+
+
+async def breaks(request):
+    raise ZeroDivisionError("what a fault")
+    yield
+
+
+async def babbles(request):
+    for _ in range(100):
+        yield ModelChunk(text="No JSON at all. ")
+
+
+@pytest.mark.parametrize("summarise", [nothing, hangs, breaks, babbles])
+async def test_where_the_model_fails_no_run_does_and_quotes_stand_in(summarise, caplog):
+    model, store = Model(summarise), await store_with(4, said="My city is Bergen, for the {} time.")
+    async with agent_of(model, store, turns=4) as agent:
+        began = asyncio.get_running_loop().time()
+        assert (await agent.chat("hello", **OURS)).text == "noted"
+        assert asyncio.get_running_loop().time() == began
+        assert (await agent.chat("hello", **OURS)).text == "noted"
+        await agent._runtime.owner.drain(3600)
+        (summary,) = await summaries_in(store)
+        assert "Bergen" in summary.text
+        await chat(agent)
+        assert "Bergen" in model.shown[1]
+    told = [record.getMessage() for record in caplog.records if record.name.endswith("remembering")]
+    assert all("session s was summarised without a model" in message for message in told)
+    assert (len(told) > 0) == (summarise is not babbles)
+
+
+async def test_closing_the_agent_ends_a_summary_that_hangs_and_keeps_none():
+    model, store = Model(hangs), await store_with(4)
+    agent = agent_of(model, store, turns=4)
+    await agent.chat("hello", **OURS)
+    began = asyncio.get_running_loop().time()
+    await agent.aclose()
+    assert asyncio.get_running_loop().time() - began <= 5 + CANCEL_GRACE
+    assert await summaries_in(store) == ()
+    async with agent_of(Model(says_of_it(facts=["The user said 1."])), store, turns=4) as after:
+        await chat(after)
+        assert len(await summaries_in(store)) == 1
+
+
+@pytest.mark.parametrize("method", ["read_turns", "keep_summary", "list_facts", "put_facts"])
+@pytest.mark.parametrize("error", [StoreError("gone"), ZeroDivisionError("what a fault")])
+async def test_a_store_that_fails_meanwhile_fails_no_run_and_the_summary_is_made_by_the_next(method, error, caplog):
+    inner = await store_with(4, said="My city is Bergen, for the {} time.")
+    model, store = Model(), FailingLog(inner, fail_at=1, of=method, error=error)
+    async with agent_of(model, store, turns=4) as agent:
+        assert (await chat(agent))[-1].type is EventType.FINAL
+        assert (await summaries_in(inner), len(caplog.records)) == ((), 1 + (method == "keep_summary"))
+        await chat(agent)
+        assert len(await summaries_in(inner)) == 1
+        assert [fact.text for fact in await inner.list_facts("u")] != []
+
+
+async def test_a_summary_of_a_session_that_was_deleted_meanwhile_is_dropped():
+    going_on = asyncio.Event()
+
+    async def slowly(request):
+        await going_on.wait()
+        yield ModelChunk(text="{}")
+
+    store = await store_with(4)
+    async with agent_of(Model(slowly), store, turns=4) as agent:
+        await agent.chat("hello", **OURS)
+        await store.delete_session(SESSION)
+        await agent.chat("I am new.", **OURS)
+        going_on.set()
+        await agent._runtime.owner.drain(60)
+        assert await summaries_in(store) == ()
+
+
+async def test_a_run_that_waits_for_a_human_is_told_of_its_summary():
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    class Paying(Model):
+        async def stream(self, request):
+            if request.response_format is None and request.messages[-1].text == "pay":
+                yield ModelChunk(calls=(call("pay", amount=5),), finish_reason="tool_calls")
+                return
+            async for chunk in super().stream(request):
+                yield chunk
+
+    async def slowly(request):
+        await asyncio.sleep(60)
+        raise ModelError("no summary today")
+        yield
+
+    settings = Settings(memory={"turns": 4})
+    async with Agent(model=Paying(slowly), tools=[pay], store=await store_with(4), settings=settings) as agent:
+        chain = agent.start("pay", **OURS)
+        async for event in chain:
+            if event.type is EventType.SUMMARY:
+                break
+        assert (chain.state, event.used) == (State.SUSPENDED, True)
+        chain.approve((await chain.reply()).pending[0].call_id)
+        assert (await chain).type is EventType.FINAL
+        assert_laws(await log_of(agent, chain.run_id))
+
+
+# -- what it is worth ------------------------------------------------------------------------------------
+
+
+async def test_a_summary_that_is_worth_too_little_is_told_and_never_sent():
+    model = Model(says_of_it(facts=["The user is called CANARY.", "The user has order 77123."]))
+    store = await store_with(4)
+    async with agent_of(model, store, turns=4) as agent:
+        told = of(await chat(agent), EventType.SUMMARY)
+        assert [(event.turns, event.used, "CANARY" in event.text) for event in told] == [
+            ((1, 2), False, True),
+            ((1, 2), False, True),
+            ((1, 2), True, False),
+        ]
+        assert all(event.confidence < 0.6 for event in told[:2])
+        for number in range(8):
+            await chat(agent, f"message {number}")
+    assert not any("CANARY" in message.text for messages in model.asked for message in messages)
+    assert not any("CANARY" in summary.text for summary in await summaries_in(store))
+
+
+async def test_summaries_of_the_store_that_are_worth_too_little_by_the_setting_are_not_shown():
+    store = await store_with(4)
+    async with agent_of(Model(says_of_it(0.7, facts=["The user said 1."])), store, turns=4) as agent:
+        await chat(agent)
+    model = Model()
+    async with agent_of(model, store, turns=4, confidence=0.8) as agent:
+        await chat(agent)
+        assert "The user said 1." not in "\n".join(model.shown)
+        *_, made = await summaries_in(store)
+        assert (made.first, made.last, made.confidence) == (1, 3, 1.0)  # quotes have taken its place
+
+
+# -- facts -----------------------------------------------------------------------------------------------
+
+
+async def test_what_a_user_says_of_themself_is_kept_as_facts_and_without_a_user_nothing_is():
+    for key in (SESSION, SessionKey("s")):
+        store = await store_with(4, key, said="My city is Bergen, for the {} time.")
+        async with agent_of(Model(), store, turns=4) as agent:
+            await chat(agent, user_id=key.user_id)
+        facts = [fact for user_id in ("u", "", "None") for fact in await store.list_facts(user_id)]
+        assert (len(facts) > 0) == (key.user_id is not None)
+        told = [(fact.user_id, fact.turn, fact.run_id) for fact in facts if "Bergen" in fact.text]
+        assert told == ([("u", 2, "run2")] if facts else [])
+
+
+async def test_a_turn_that_is_summarised_again_brings_no_old_or_deleted_fact_back():
+    store = InMemoryStore()
+    async with agent_of(Model(), store, turns=4) as agent:
+        for said in ("My city is Bergen.", "My city is Oslo.", "My email is a@example.org.", "Thanks.", "Go on."):
+            await chat(agent, said)
+        await store.delete_fact("u", (await store.list_facts("u"))[0].id)
+        for _ in range(8):
+            await chat(agent, "and so on")
+    assert [fact.text for fact in await store.list_facts("u")] == ["My email is a@example.org."]
+
+
+# -- who summarises --------------------------------------------------------------------------------------
+
+
+async def test_by_setting_another_model_summarises():
+    def respond(request):
+        if request.body["model"] == "openai/small":
+            return text(json.dumps({"facts": ["The user said 1."], "confidence": 1.0}))
+        return text("noted")
+
+    async with FakeProvider(respond=respond) as provider:
+        settings = Settings(memory={"turns": 4, "summary_model": "openai/small"})
+        store = await store_with(4)
+        async with Agent(
+            model="openai/large", base_url=provider.base_url, api_key="key", store=store, settings=settings
+        ) as agent:
+            await chat(agent)
+            await chat(agent)
+        models = [(request.body["model"], "response_format" in request.body) for request in provider.requests]
+        assert (models.count(("openai/large", False)), models.count(("openai/small", True))) == (2, len(models) - 2)
+        assert "The user said 1." in json.dumps(provider.requests[-1].body)
+
+
+async def test_a_model_that_cannot_summarise_for_want_of_a_key_is_told_before_anything_begins(monkeypatch):
+    monkeypatch.delenv("GROQ_API_KEY", raising=False)
+    settings = Settings(memory={"summary_model": "groq/small"})
+    async with Agent(model=ScriptedModel("hi"), settings=settings) as agent:
+        with pytest.raises(ConfigError, match="GROQ_API_KEY"):
+            agent.stream("hello")
+
+
+async def test_a_short_session_costs_no_summary():
+    model = Model()
+    async with agent_of(model, InMemoryStore()) as agent:
+        for number in range(12):
+            await chat(agent, f"message {number}")
+        await turns()
+    assert model.summarising == []
