@@ -180,7 +180,7 @@ async def test_a_strict_provider_accepts_every_request_of_a_long_conversation_wi
         messages = request.body["messages"]
         if "response_format" in request.body:
             invented = {"facts": ["The customer is called CANARY."], "confidence": 1.0}
-            return text(json.dumps(invented | dict.fromkeys(("decisions", "questions", "pinned"), [])))
+            return text(json.dumps(invented | {part: [] for part in ("decisions", "questions", "pinned")}))
         if messages[-1]["role"] == "tool":
             return text("Found it.")
         asked = messages[-1]["content"]
