@@ -236,11 +236,12 @@ async def test_what_does_not_fit_changes_nothing():
 # -- too late ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("steps", range(12))
-async def test_at_whatever_step_an_amendment_comes_a_call_has_one_outcome(steps, caplog):
+async def test_at_whatever_step_an_amendment_comes_a_call_has_one_outcome(steps, depth, caplog):
     """Some come before the result, some while it is on its way, some after it; none is lost without a word."""
     desk = Desk()
-    async with line([call("fetch", key="a")], "done", tools=[desk.fetch()], depth=1) as agent:
+    async with line([call("fetch", key="a")], "done", tools=[desk.fetch()], depth=depth) as agent:
         chain = agent.start("hello")
         start = await until_started(agent, chain, "fetch")
         desk.gate.set()

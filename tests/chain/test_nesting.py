@@ -398,6 +398,23 @@ async def test_the_tokens_of_all_children_count_for_one_budget():
         assert all("budget of 1500 tokens" in event.result for event in of(log, EventType.TOOL_ERROR))
 
 
+async def test_children_that_begin_at_once_do_not_take_the_same_rest_of_the_budget():
+    def child(name):
+        async def model(request):
+            await asyncio.sleep(1.0)
+            yield ModelChunk(text="found", usage=Usage(input_tokens=1000, output_tokens=1))
+
+        return Agent(name=name, model=model, instructions="word " * 800)
+
+    children = [child(f"c{number}") for number in range(5)]
+    calls = [call(agent.name, input="go") for agent in children]
+    tools = [agent.as_tool() for agent in children]
+    async with Agent(model=ScriptedModel(calls, "It failed"), tools=tools, token_budget=4000) as agent:
+        log, end = await whole(agent)
+        assert sorted(statuses(log).values()) == ["limit"] * 2 + ["success"] * 3
+        assert end.usage.input_tokens + end.usage.output_tokens <= 4000
+
+
 async def test_a_child_that_was_given_up_reserves_nothing():
     """Else the root could not use its budget to the last token."""
     failing = [ModelStatusError("no", status=400)]

@@ -6,6 +6,7 @@ import pytest
 
 from agentflow import Agent, tool
 from agentflow.events import EventType, State
+from agentflow.streams import LoopClock
 from agentflow.testing import ScriptedModel, call
 from agentflow.tools import ask_user
 from tests.builders import of, turns
@@ -188,6 +189,43 @@ async def test_an_expiry_resumes_the_run_without_anybody():
         log = await checked(agent, chain)
         (resolved,) = of(log, EventType.RESOLVED)
         assert resolved.decision == "expired"
+
+
+class Counting(LoopClock):
+    """Keeps the timers that were set to so many seconds."""
+
+    def __init__(self, seconds):
+        self._seconds = seconds
+        self.timers = []
+
+    def call_later(self, delay, callback):
+        timer = super().call_later(delay, callback)
+        self.timers += [timer] if delay == self._seconds else []
+        return timer
+
+
+@pytest.mark.parametrize("decision", ["approve", "reject", "cancel", "amend its agent"])
+async def test_no_timer_outlives_what_it_was_set_for(decision):
+    clock, leaf = Counting(5000.0), {"approval_timeout": 5000.0}
+    script = ([call("act")], "sorry, it failed")
+    async with line(*script, tools=[job_that_asks()], depth=1, leaf=leaf, clock=clock) as agent:
+        chain = agent.start("hello")
+        (asked,) = (await chain.reply()).pending
+        (timer,) = clock.timers
+        assert not timer.cancelled()
+        if decision == "approve":
+            chain.approve(asked.call_id)
+        elif decision == "reject":
+            chain.reject(asked.call_id, "no")
+        elif decision == "cancel":
+            chain.cancel()
+        else:
+            (start,) = of(await so_far(agent, chain), EventType.TOOL_START)
+            chain.amend(start.call_id, {"input": "leave it"})
+        await turns(10)
+        assert timer.cancelled()
+        await chain
+        await checked(agent, chain)
 
 
 # -- one at a time -------------------------------------------------------------------------------------------
