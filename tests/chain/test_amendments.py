@@ -259,6 +259,31 @@ async def test_at_whatever_step_an_amendment_comes_a_call_has_one_outcome(steps,
         assert caplog.records == []
 
 
+class SlowStore(InMemoryStore):
+    """Takes some turns of the loop to accept events, so that more of them gather."""
+
+    async def append(self, *arguments, **options):
+        await turns(7)
+        await super().append(*arguments, **options)
+
+
+@pytest.mark.parametrize("steps", range(20))
+async def test_an_amendment_that_meets_the_result_on_its_way_is_told_where_it_was_dropped(steps, caplog):
+    desk = Desk()
+    desk.gate.set()
+    script = ScriptedModel([call("count", key="a")], "done")
+    async with Agent(model=script, tools=[desk.count()], store=SlowStore()) as agent:
+        chain = agent.start("hello")
+        start = await until_started(agent, chain, "count")
+        await turns(steps)
+        refused = await late(chain, start.call_id)
+        await chain
+        log = await checked(agent, chain)
+        warned = [event.code for event in of(log, EventType.WARNING)]
+        assert (desk.did, warned) == (["a"], [] if refused else ["decision_too_late"])
+        assert caplog.records == []
+
+
 async def late(chain, call_id):
     """Amend the call; whether that was refused."""
     try:

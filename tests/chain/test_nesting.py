@@ -125,6 +125,15 @@ async def test_an_agent_is_not_called_with_what_is_no_task(arguments):
         assert len(of(log, EventType.INPUT)) == 1
 
 
+async def test_call_ids_that_several_models_give_are_told_apart():
+    async with line([call("look", id="call_1", key="x")], "found", tools=[look], depth=1) as below:
+        calls = [call("a0", id="call_1", input="x"), call("look", id="call_1", key="y")]
+        async with Agent(name="root", model=ScriptedModel(calls, "done"), tools=[below.as_tool(), look]) as agent:
+            log, _ = await whole(agent)
+            ids = [event.call_id for event in of(log, EventType.TOOL_START)]
+            assert len(ids) == len(set(ids)) == 4
+
+
 async def test_what_two_parents_call_is_one_agent():
     model = ScriptedModel("for one", "for the other", "again")
     child = Agent(name="child", model=model)

@@ -3,10 +3,12 @@
 from collections import Counter, deque
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentflow.chain.writer import closing_events
+from agentflow.errors import InvalidTransition
 from agentflow.events import (
     ApprovalEvent,
     CancelledEvent,
@@ -312,6 +314,40 @@ class Play:
         met["suspended below a root that works"] += (
             chain.parent is not None and chain.state is State.SUSPENDED and self.state.root.state is not State.SUSPENDED
         )
+
+
+def nested():
+    """A play whose root has called an agent, which has called a tool."""
+    play = Play()
+    for chain_id, name in (("r", "child"), ("k2", "leaf")):
+        play.models.pop(chain_id)
+        call = ToolCall(call_id=f"c{len(play.running)}{name}", name=name, raw_arguments="{}")
+        play.number += 1
+        play.post(play.make(ModelCompleteEvent, chain_id, 1, tool_calls=(call,), usage=USAGE, duration_ms=1.0))
+    return play
+
+
+def test_an_agents_call_is_not_closed_while_calls_of_its_own_are_open():
+    play = nested()
+    before = play.state
+    for closing in (
+        play.complete("c0child", "r", "done"),
+        closing_events(before.root.open_calls()[0], "cancelled", "x", COMMON, before.root)[0],
+    ):
+        with pytest.raises(InvalidTransition, match="while calls of its agent are open"):
+            play.take(closing)
+    assert play.state is before
+
+
+def test_no_chain_begins_twice_and_only_the_root_ends_a_run():
+    play = nested()
+    play.post(play.complete("c0leaf", "k2", "ok"))
+    start = next(event for event in play.log if isinstance(event, ToolStartEvent))
+    chain = msgspec.structs.replace(start, call_id="c9", attempt=1)
+    with pytest.raises(InvalidTransition):
+        play.take(chain)
+    with pytest.raises(InvalidTransition, match="only the root chain ends a run"):
+        play.take(play.make(CancelledEvent, "k2", reason="user", usage=USAGE, duration_ms=1.0))
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
