@@ -205,10 +205,43 @@ class SessionSettings(_Section):
 
 
 class FlowSettings(_Section):
-    """How deltas are joined: for at most `window_ms` milliseconds or `max_bytes` bytes of UTF-8."""
+    """How deltas are joined: for at most `window_ms` milliseconds or `max_bytes` bytes of UTF-8.
+
+    With the mode "batch" a client gets the events of a window as one frame with an array, else a frame for each.
+    """
 
     window_ms: Count = 200
     max_bytes: Count = 512 * 1024
+    mode: Literal["single", "batch"] = "single"
+
+
+class KeySettings(_Section):
+    """A key of the server, as `agentflow keys` prints it: its hash, the user it stands for, and what it may do."""
+
+    hash: Annotated[str, Field(pattern=r"^[0-9a-f]{32}:[0-9a-f]{64}$")]
+    user: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    scopes: Annotated[tuple[Literal["user", "operator"], ...], NoDecode, BeforeValidator(_names)] = ("user",)
+
+
+class ServerSettings(_Section):
+    """Where agents are served, and to whom; times in seconds.
+
+    Without `keys` everybody who reaches the address may use them, so it has to be of this machine. `allowed_hosts` are
+    names by which it is reached besides those of this machine; `allowed_origins`, such as "https://chat.example.org",
+    are other sites whose pages may use it. A run whose last reader has left is cancelled after `grace`. A silent stream
+    gets a sign of life every `ping`; a reader that takes nothing for `stall` is dropped. Runs get `shutdown_grace` to
+    end when the server is told to.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    keys: dict[str, KeySettings] = {}
+    allowed_hosts: Names = ()
+    allowed_origins: Names = ()
+    grace: Duration = 30.0
+    ping: Duration = 15.0
+    stall: Duration = 15.0
+    shutdown_grace: Duration = 10.0
 
 
 class LimitSettings(_Section):
@@ -239,6 +272,7 @@ class Settings(BaseSettings):
     memory: MemorySettings = MemorySettings()
     session: SessionSettings = SessionSettings()
     flow: FlowSettings = FlowSettings()
+    server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
 
     def __init__(self, **values: Any) -> None:

@@ -1,0 +1,180 @@
+"""What all handlers share: the agents, whose runs are whose, and the one way in which a run is begun.
+
+It knows no route, no frame and no socket.
+"""
+
+import asyncio
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from agentflow.agent import Agent
+from agentflow.chain import AgentChain
+from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError
+from agentflow.event_log import PAGE, Reader
+from agentflow.events import InputEvent
+from agentflow.settings import Settings
+from agentflow.stores.base import Outcome, OutcomeKey
+from agentflow.streams import Clock, LoopClock, TaskOwner
+from agentflow.transports.auth import Caller, Keys, Tickets
+from agentflow.transports.bodies import Ask
+from agentflow.transports.connections import Connections
+from agentflow.transports.presence import Presence
+from agentflow.transports.refusals import RETRY_AFTER, Refused, unknown_run
+from agentflow.transports.views import RunView
+
+_BEGUN = "agentflow request"  # what requests are kept as in the outcome index; no tool has such a name
+
+
+class Server:
+    """What the handlers of one application share; found as `request.app[SERVER]`.
+
+    The agents share a store, have names of their own, and stay whoever made them's to close.
+    """
+
+    def __init__(self, agents: Sequence[Agent], settings: Settings, clock: Clock | None = None) -> None:
+        if not agents:
+            raise ConfigError("a server needs at least one agent")
+        self.agents = {agent.name: agent for agent in agents}
+        if len(self.agents) < len(agents):
+            raise ConfigError("the agents of a server need different names: Agent(name=...)")
+        if any(agent.store is not agents[0].store for agent in agents):
+            raise ConfigError("the agents of a server share a store: make one and pass it to each as Agent(store=...)")
+        self.settings = settings
+        self.store = agents[0].store
+        self.clock = clock if clock is not None else LoopClock()
+        self.owner = TaskOwner()
+        self.keys = Keys(settings.server.keys)
+        self.tickets = Tickets(self.clock)
+        self.connections = Connections()
+        self.presence = Presence(self.clock, settings.server.grace, lambda run_id: self.chain(run_id) is not None)
+        self.draining = False
+        self._beginning: dict[tuple[OutcomeKey, str], asyncio.Task[str | AgentflowError]] = {}
+
+    def agent(self, name: str | None) -> Agent:
+        """The agent of this name, or the first. Raises `Refused` (400)."""
+        if name is None:
+            return next(iter(self.agents.values()))
+        if name not in self.agents:
+            raise Refused(400, "request", f"there is no agent {name[:140]!r}; there are: {', '.join(self.agents)}")
+        return self.agents[name]
+
+    # -- beginning runs ------------------------------------------------------------------------------------
+
+    async def begin(self, caller: Caller, ask: Ask, request_id: str | None) -> str:
+        """Begin the run that is asked for, and give its id; with a `request_id` at most once, however often it is sent.
+
+        The run goes on when the client leaves, for the grace. Raises `Refused`: 400 for what the agent does not take,
+        409 for a `request_id` that stands for another request, 503 while the server shuts down.
+        """
+        agent = self.agent(ask.agent)
+        if request_id is None:
+            return self._start(agent, caller, ask)
+        key = (OutcomeKey(_BEGUN, request_id, caller.user_id), _fingerprint(ask))
+        task = self._beginning.get(key)
+        if task is None:
+            # A task of its own: a client that leaves in the middle must not leave half of it done.
+            task = self.owner.spawn(self._begin_once(*key, agent, caller, ask), name="agentflow begin")
+            self._beginning[key] = task
+            task.add_done_callback(lambda _: self._beginning.pop(key))
+        begun = await asyncio.shield(task)
+        if isinstance(begun, AgentflowError):
+            raise begun
+        return begun
+
+    async def _begin_once(
+        self, key: OutcomeKey, fingerprint: str, agent: Agent, caller: Caller, ask: Ask
+    ) -> str | AgentflowError:
+        claim = secrets.token_hex(16)
+        try:
+            earlier = await self.store.claim_outcome(key, claim)
+            if earlier is not None:
+                if earlier.result == fingerprint:
+                    return earlier.run_id
+                return Refused(409, "conflict", f"request_id {key.key!r} was sent with another request; use a new one")
+            try:
+                run_id = self._start(agent, caller, ask)
+            except AgentflowError:
+                await self.store.release_outcome(key, claim)
+                raise
+            begun = Outcome(run_id=run_id, call_id=claim, tool=_BEGUN, result=fingerprint)
+            await self.store.keep_outcome(key, claim, begun)
+        except AgentflowError as error:
+            return error
+        return run_id
+
+    def _start(self, agent: Agent, caller: Caller, ask: Ask) -> str:
+        if self.draining:
+            raise Refused(503, "unavailable", "the server shuts down; ask again", {"Retry-After": str(RETRY_AFTER)})
+        try:
+            chain = agent.start(ask.request(caller.user_id))
+        except ConfigError as error:
+            if ask.model is not None:
+                raise Refused(400, "config", str(error)) from error
+            raise Refused(503, "config", str(error)) from error
+        self.presence.begun(chain, caller.user_id, detached=ask.detached)
+        return chain.run_id
+
+    async def recover(self) -> None:
+        """Take over the runs of these agents whose process died; see `Agent.recover`. They need no readers."""
+        for agent in self.agents.values():
+            for chain in await agent.recover():
+                user = await self._stored_user(chain.run_id)
+                self.presence.begun(chain, user[0] if user is not None else None, detached=True)
+
+    # -- finding runs --------------------------------------------------------------------------------------
+
+    async def check_run(self, caller: Caller, run_id: str) -> None:
+        """Raise `Refused` (404) unless there is such a run and the caller may see it."""
+        owner = self.presence.user_of(run_id) or await self._stored_user(run_id)
+        if owner is None or not (caller.sees_all or owner[0] == caller.user_id):
+            raise unknown_run(run_id)
+
+    async def _stored_user(self, run_id: str) -> tuple[str | None] | None:
+        for event in await self.store.read(run_id, 0, 1):
+            if isinstance(event, InputEvent):
+                return (event.user_id,)
+        record = await self.store.find_run(run_id)  # it may have been cancelled before its input
+        return (record.session.user_id,) if record is not None and record.session is not None else None
+
+    def chain(self, run_id: str) -> AgentChain | None:
+        """The run, if it is alive in this process."""
+        agent = self._agent_of(run_id)
+        return agent.attach(run_id) if agent is not None else None
+
+    def reader(self, run_id: str, after: int = 0) -> Reader:
+        """A cursor in the run's log."""
+        return (self._agent_of(run_id) or self.agent(None)).reader(run_id, after)
+
+    def _agent_of(self, run_id: str) -> Agent | None:
+        """Who works on the run here."""
+        for agent in self.agents.values():
+            try:
+                agent.attach(run_id)
+            except RunNotFoundError:
+                continue
+            return agent
+        return None
+
+    async def view(self, run_id: str) -> RunView:
+        """What the run has come to so far."""
+        view = RunView(run_id)
+        while events := await self.store.read(run_id, view.seq, PAGE):
+            view.take(events)
+        return view
+
+    async def is_at_end(self, run_id: str, seq: int) -> bool:
+        """Whether the log has nothing after this event, for now."""
+        return await self.store.last(run_id) == seq
+
+
+SERVER: web.AppKey[Server] = web.AppKey("agentflow_server", Server)
+
+
+def _fingerprint(ask: Ask) -> str:
+    """What makes two requests the same, but for the id that they are sent with."""
+    parts = ask.model_dump(include={"input", "session_id", "user_id", "model", "agent", "metadata", "detached"})
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
