@@ -111,7 +111,8 @@ class SqliteFile:
         db = None
         try:
             self._prepare()
-            db = self._writer = self._writer or self._connect()
+            settings = (f"synchronous = {self._level}", "journal_size_limit = 67108864")
+            db = self._writer = self._writer or self._connect(*settings)
             db.execute("BEGIN IMMEDIATE")
             results = [self._attempt(db, job) for job in jobs]
             db.execute("COMMIT")
@@ -130,8 +131,7 @@ class SqliteFile:
             with self._lock:
                 db = self._readers.pop() if self._readers else None
             if db is None:
-                db = self._connect()
-                db.execute("PRAGMA query_only = 1")
+                db = self._connect("query_only = 1")
             try:
                 return call(db)
             finally:
@@ -144,7 +144,7 @@ class SqliteFile:
         """A number that is another one after any process has written. For one thread at a time."""
         try:
             self._prepare()
-            self._watcher = self._watcher or self._connect()
+            self._watcher = self._watcher or self._connect("query_only = 1")
             ((version,),) = self._watcher.execute("PRAGMA data_version")
         except _FOREIGN as error:
             raise self._translated(error) from error
@@ -188,7 +188,7 @@ class SqliteFile:
         if not self.path.exists():  # conversations are private: SQLite would let all the system's users read
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         while True:
-            db = self._connect(plain=True)
+            db = self._connect()
             try:
                 self._migrate(db)
                 return self._stat(self.path) or (0, 0)
@@ -231,7 +231,7 @@ class SqliteFile:
             )
         return int(version)
 
-    def _connect(self, *, plain: bool = False) -> sqlite3.Connection:
+    def _connect(self, *settings: str) -> sqlite3.Connection:
         db = sqlite3.connect(
             f"{self.path.as_uri()}?mode=rw",
             uri=True,
@@ -240,9 +240,12 @@ class SqliteFile:
             check_same_thread=False,  # each is used by one thread at a time
             cached_statements=64,
         )
-        if not plain:
-            db.execute(f"PRAGMA synchronous = {self._level}")
-            db.execute("PRAGMA journal_size_limit = 67108864")
+        try:
+            for setting in settings:
+                db.execute(f"PRAGMA {setting}")
+        except BaseException:
+            db.close()
+            raise
         return db
 
     def _stat(self, path: Path) -> tuple[int, int] | None:

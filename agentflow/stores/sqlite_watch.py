@@ -82,7 +82,8 @@ class Watch:
 
     def _changes(self, runs: Sequence[str], cancels: Sequence[str], lines: Sequence[Line]) -> _Keys:
         """Whom to wake of those who wait; in a thread."""
-        version, asked = self._file.version(), {*runs, *cancels, *lines}
+        version = self._file.version()
+        asked: set[str | Line] = {*runs, *cancels, *lines}
         # Who was not asked for the last time may have looked before the change that was then already counted.
         if version == self._version and asked <= self._asked:
             return (), (), ()

@@ -217,6 +217,34 @@ async def test_who_waits_when_the_store_is_closed_is_told(path):
         await store.last("r")
 
 
+@pytest.mark.parametrize("moment", range(12))
+async def test_who_leaves_while_the_session_is_given_to_him_gives_it_back_at_once(path, moment, monkeypatch):
+    monkeypatch.setattr(sqlite.sqlite_sessions, "IN_LINE", 10**6)  # a place that is not given back stays
+    async with clients(lambda: SqliteStore(path), 1) as (store,):
+        await fill(store, KEY, "before")
+        async with asyncio.TaskGroup() as group:
+            leaver = group.create_task(store.open_session(KEY, "leaver"))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            leaver.cancel()
+        if not leaver.cancelled():
+            await store.close_session(KEY, "leaver", None)
+        assert (await store.open_session(KEY, "next", busy="reject")).version == 1
+        assert await store.find_run("leaver") is None
+
+
+async def test_who_leaves_the_line_leaves_it_at_once(path, monkeypatch):
+    monkeypatch.setattr(sqlite.sqlite_sessions, "IN_LINE", 10**6)
+    async with clients(lambda: SqliteStore(path), 1) as (store,):
+        await store.open_session(KEY, "holder")
+        async with asyncio.TaskGroup() as group:
+            leaver = group.create_task(store.open_session(KEY, "leaver"))
+            await in_line(store, "leaver")
+            leaver.cancel()
+        await store.close_session(KEY, "holder", None)
+        assert (await store.open_session(KEY, "next", busy="reject")).version == 0
+
+
 # -- whole runs ------------------------------------------------------------------------------------------
 
 

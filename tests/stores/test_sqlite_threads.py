@@ -28,7 +28,9 @@ class Counted(SqliteFile):
 
 @pytest.fixture
 def file(tmp_path):
-    return Counted(tmp_path / "store.db")
+    file = Counted(tmp_path / "store.db")
+    yield file
+    file.may_write.set()
 
 
 @pytest.fixture
