@@ -1,4 +1,6 @@
-"""What holds for every test: the loop it runs in, and that an async test leaves nothing behind."""
+"""What holds for every test: the loop it runs in, that an async test leaves nothing behind, and that what sessions keep
+is what the logs of their runs say.
+"""
 
 import asyncio
 import gc
@@ -6,8 +8,11 @@ import inspect
 
 import pytest
 
+from agentflow import Agent
 from agentflow.testing.clock import VirtualTimeLoop
 from agentflow.testing.leaks import LeakCheck
+from agentflow.testing.stores import FailingLog
+from tests.kept_history import assert_kept
 
 
 def pytest_configure(config):
@@ -36,3 +41,19 @@ async def leak_check(request):
 def nothing_left_behind(request):
     if inspect.iscoroutinefunction(request.function):
         request.getfixturevalue("leak_check")
+
+
+@pytest.fixture(autouse=True)
+def history_is_what_the_logs_say(monkeypatch):
+    """Looked at whenever an agent has been closed, in the store itself where the test made it fail."""
+    close = Agent.aclose
+
+    async def aclose(agent):
+        await close(agent)
+        store = agent._store
+        while isinstance(store, FailingLog):
+            store = store._store
+        if agent._runtime is not None:
+            await assert_kept(store, agent._runtime.limits)
+
+    monkeypatch.setattr(Agent, "aclose", aclose)
