@@ -42,6 +42,19 @@ def build_agent(
     return Agent(settings=settings, model=model, base_url=base_url, tools=items, instructions=instructions, store=store)
 
 
+def load_agents(target: str) -> list[Agent]:
+    """The agents that "module:name" stands for, where the name, "agent" if left out, is an `Agent` or a list of them.
+
+    The module is looked for in the current directory too. Raises `ConfigError`.
+    """
+    module, _, name = target.partition(":")
+    found: Any = getattr(_imported(module, "module"), name or "agent", None)
+    agents: list[Agent] = list(found) if isinstance(found, list | tuple) else [found]
+    if not agents or not all(isinstance(agent, Agent) for agent in agents):
+        raise ConfigError(f"{target!r} names no Agent and no list of them: write the module, a colon, and the name")
+    return agents
+
+
 def open_store(settings: Settings, default: str = "in_memory") -> Store:
     """The store that the settings name, or `default`; nothing is opened yet. Raises `ConfigError` for a bad address."""
     memory = settings.memory
@@ -76,15 +89,15 @@ def load_tools(names: Iterable[str]) -> list[Any]:
     found: list[Any] = []
     for name in (part.strip() for text in names for part in text.split(",")):
         if name != NO_TOOLS:
-            found.extend(_offered(_imported(name)))
+            found.extend(_offered(_imported(name, "tools module")))
     return list({id(item): item for item in found}.values())
 
 
-def _imported(name: str) -> ModuleType:
+def _imported(name: str, what: str) -> ModuleType:
     path = PurePath(name.removesuffix(".py"))
     if name.endswith(".py") or len(path.parts) > 1:
         module = ".".join(part for part in path.parts if part.isidentifier())
-        raise ConfigError(f"{name!r} is the name of a file: name it as a module: --tools {module}")
+        raise ConfigError(f"{name!r} is the name of a file: name it as a module: {module}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # the command's own directory stands there instead
@@ -94,9 +107,9 @@ def _imported(name: str) -> ModuleType:
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         place = _place(error)
         raise ConfigError(
-            f"tools module {name!r} cannot be imported: {place} failed with {why}"
+            f"{what} {name!r} cannot be imported: {place} failed with {why}"
             if place
-            else f"tools module {name!r} cannot be imported ({why}): give the dotted name of a module that is "
+            else f"{what} {name!r} cannot be imported ({why}): give the dotted name of a module that is "
             f"installed or lies in the current directory, such as 'shop.tools', or {NO_TOOLS!r}"
         ) from error
 

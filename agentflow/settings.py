@@ -216,7 +216,7 @@ class FlowSettings(_Section):
 
 
 class KeySettings(_Section):
-    """A key of the server, as `agentflow keys` prints it: its hash, the user it stands for, and what it may do."""
+    """A key of the server, as `agentflow keys new` prints it: its hash, the user it stands for, and what it may do."""
 
     hash: Annotated[str, Field(pattern=r"^[0-9a-f]{32}:[0-9a-f]{64}$")]
     user: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]

@@ -23,7 +23,6 @@ from agentflow.transports.refusals import Refused
 
 Scope: TypeAlias = Literal["open", "user", "operator"]
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 TICKET_SECONDS = 30.0
 _MAX_TICKETS = 10_000
 _MAX_KEY = 512  # characters of what is taken for a key at all
@@ -82,13 +81,11 @@ def _hashed(salt: str, key: bytes) -> str:
 
 
 class Keys:
-    """The keys that are let in."""
+    """The keys that are let in. `required` is whether there were any at the start: later on they may all be revoked."""
 
     def __init__(self, keys: Mapping[str, KeySettings]) -> None:
         self._keys = dict(keys)
-
-    def __bool__(self) -> bool:
-        return bool(self._keys)
+        self.required = bool(keys)
 
     def caller(self, key: bytes) -> Caller | None:
         """Who has this key; None if nobody. It takes as long for a wrong key as for a right one."""
@@ -145,7 +142,7 @@ def authenticate(request: web.Request, keys: Keys, tickets: Tickets, scope: Scop
 
     Raises `Refused`: 401 for whom nobody knows, 403 for who may not.
     """
-    if not keys:
+    if not keys.required:
         return Caller()
     caller: Caller | None = None
     given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
@@ -179,7 +176,7 @@ def check_bind(host: str, settings: ServerSettings) -> None:
     if not is_loopback(host) and not settings.keys:
         raise ConfigError(
             f"server.host {host!r} is reached from other machines, and there are no keys: make one with "
-            "'agentflow keys' and put it into the settings, or listen on 127.0.0.1"
+            "'agentflow keys new' and put it into the settings, or listen on 127.0.0.1"
         )
 
 
@@ -192,7 +189,7 @@ def check_host(request: web.Request, settings: ServerSettings) -> None:
     allowed = {name.lower() for name in settings.allowed_hosts}
     if match and settings.keys and not allowed:
         return
-    if match and (match[1] or match[2]) in allowed | LOOPBACK_NAMES:
+    if match and ((match[1] or match[2]) in allowed or is_loopback(match[1] or match[2])):
         return
     raise Refused(403, "forbidden", "this host name is not this server's: server.allowed_hosts has those that are")
 

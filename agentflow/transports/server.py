@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
@@ -16,7 +16,7 @@ from agentflow.chain import AgentChain
 from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError
 from agentflow.event_log import PAGE, Reader
 from agentflow.events import InputEvent
-from agentflow.settings import Settings
+from agentflow.settings import KeySettings, Settings
 from agentflow.stores.base import Outcome, OutcomeKey
 from agentflow.streams import Clock, LoopClock, TaskOwner
 from agentflow.transports.auth import Caller, Keys, Tickets
@@ -61,6 +61,13 @@ class Server:
         if name not in self.agents:
             raise Refused(400, "request", f"there is no agent {name[:140]!r}; there are: {', '.join(self.agents)}")
         return self.agents[name]
+
+    def replace_keys(self, keys: Mapping[str, KeySettings]) -> None:
+        """Let in these keys from now on; what others have open is ended. Where there were none, none are needed."""
+        if self.keys.required:
+            gone = self.keys.replace(keys)
+            self.tickets.revoke(gone)
+            self.connections.end(gone)
 
     # -- beginning runs ------------------------------------------------------------------------------------
 
