@@ -48,7 +48,7 @@ def load_agents(target: str) -> list[Agent]:
     The module is looked for in the current directory too. Raises `ConfigError`.
     """
     module, _, name = target.partition(":")
-    found: Any = getattr(_imported(module, "module"), name or "agent", None)
+    found: Any = getattr(_imported(module, "module", "{}:agent"), name or "agent", None)
     agents: list[Agent] = list(found) if isinstance(found, list | tuple) else [found]
     if not agents or not all(isinstance(agent, Agent) for agent in agents):
         raise ConfigError(f"{target!r} names no Agent and no list of them: write the module, a colon, and the name")
@@ -89,15 +89,16 @@ def load_tools(names: Iterable[str]) -> list[Any]:
     found: list[Any] = []
     for name in (part.strip() for text in names for part in text.split(",")):
         if name != NO_TOOLS:
-            found.extend(_offered(_imported(name, "tools module")))
+            found.extend(_offered(_imported(name, "tools module", "--tools {}")))
     return list({id(item): item for item in found}.values())
 
 
-def _imported(name: str, what: str) -> ModuleType:
+def _imported(name: str, what: str, form: str) -> ModuleType:
+    """The module; in messages it is called `what`, and is to be written in this form."""
     path = PurePath(name.removesuffix(".py"))
     if name.endswith(".py") or len(path.parts) > 1:
         module = ".".join(part for part in path.parts if part.isidentifier())
-        raise ConfigError(f"{name!r} is the name of a file: name it as a module: {module}")
+        raise ConfigError(f"{name!r} is the name of a file: name it as a module: {form.format(module)}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # the command's own directory stands there instead
