@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @contextlib.contextmanager
-def started(path, what, *names):
+def started(path, what, *names, script=__file__):
     """Child processes, one for each name, that have all begun in the same moment."""
-    command = [sys.executable, str(Path(__file__)), str(path), what]
+    command = [sys.executable, str(script), str(path), what]
     children = [
         subprocess.Popen([*command, name], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for name in names
