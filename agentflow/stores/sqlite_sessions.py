@@ -119,13 +119,13 @@ def close_session(
     """See `SessionStore.close_session`."""
     at = line_of(key)
     row = db.execute(
-        "SELECT number, version, deleted FROM sessions WHERE user = ? AND session_id = ? AND active_run = ?",
+        "SELECT number, version FROM sessions WHERE user = ? AND session_id = ? AND active_run = ?",
         (*at, run_id),
     ).fetchone()
     if row is None:
         return
-    number, version, deleted = row
-    if turn is not None and not deleted:
+    number, version = row
+    if turn is not None:  # of a session that was deleted it goes again, with the session, in `_free`
         version += db.execute(
             "INSERT INTO turns (session, number, run_id, data) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (number, version + 1, run_id, _encode(turn)),

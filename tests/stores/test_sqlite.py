@@ -9,11 +9,12 @@ import pytest
 from agentflow import Agent
 from agentflow.errors import LeaseLostError, StoreError
 from agentflow.event_log import follow
-from agentflow.stores import sqlite, sqlite_file
+from agentflow.stores import sqlite, sqlite_file, sqlite_watch
 from agentflow.stores.base import OutcomeKey, SessionKey
 from agentflow.stores.sqlite import SqliteStore
 from agentflow.testing import ScriptedModel, assert_laws, call, store_suite
-from agentflow.testing.store_probe import KEY, clients, end, fill, in_line, log, turn, until
+from agentflow.testing.store_probe import KEY, PATIENCE, clients, end, fill, in_line, log, turn, until
+from tests.builders import turns
 from tests.stores.children import started
 
 
@@ -42,10 +43,10 @@ async def test_four_processes_share_a_session_and_no_message_is_lost(path):
     with started(path, "converse", *"abcd") as children:
         assert [child.stdout.readline() for child in children] == ["done\n"] * 4
     async with clients(lambda: SqliteStore(path), 1) as (store,):
-        turns = await store.read_turns(KEY, 0, 1000)
-        assert [kept.messages[0].text for kept in turns] == [str(number) for number in range(100)]
+        found = await store.read_turns(KEY, 0, 1000)
+        assert [kept.messages[0].text for kept in found] == [str(number) for number in range(100)]
         for name in "abcd":
-            own = [kept.run_id for kept in turns if kept.run_id.startswith(name)]
+            own = [kept.run_id for kept in found if kept.run_id.startswith(name)]
             assert own == [f"{name}-{number}" for number in range(25)]
 
 
@@ -198,6 +199,23 @@ async def test_what_is_finished_goes_a_ttl_after_its_last_use_and_what_is_not_st
 
 
 # -- waiting ---------------------------------------------------------------------------------------------
+
+
+async def test_what_this_process_does_wakes_its_own_waiters_without_a_look(path, monkeypatch):
+    monkeypatch.setattr(sqlite_watch, "POLL", 10**6)
+    monkeypatch.setattr(sqlite, "RENEWAL", 10**6)
+    async with clients(lambda: SqliteStore(path), 1) as (store,):
+        await store.append("r", log("r"))
+        await store.open_session(KEY, "r")
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+            group.create_task(store.wait("r", 1))
+            group.create_task(store.wait_cancel("r"))
+            group.create_task(store.open_session(KEY, "waits"))
+            await in_line(store, "waits")
+            await turns()
+            await store.append("r", log("r", 2))
+            await store.request_cancel("r", "user")
+            await store.close_session(KEY, "r", None)
 
 
 async def test_who_waits_when_the_store_is_closed_is_told(path):
