@@ -25,29 +25,35 @@ if (_system := shutil.which("redis-server")) is not None:
 class RedisProcess:
     """One server with its data in `folder`, on a unix socket there, ready when it is constructed."""
 
-    def __init__(self, folder, program, *options):
+    def __init__(self, folder, program, *options, aof=True):
         self.folder = Path(folder)
         self.url = f"unix://{self.folder}/s"
-        self._command = [program, "--port", "0", "--unixsocket", "s", "--dir", str(self.folder), "--save", "", *options]
+        self._command = [program, "--port", "0", "--unixsocket", "s", "--save", "", *options]
+        self._command += ["--appendonly", "yes" if aof else "no"]
         self.start()
 
-    def start(self):
-        self._process = subprocess.Popen(self._command, cwd=self.folder, stdout=subprocess.PIPE, text=True)
+    def start(self, *options, until="ready to accept connections"):
+        """Start it, and wait until a line of its output says so."""
+        command = [*self._command, *options]
+        self._process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, text=True)
         lines = []
         with self._process.stdout as output:
             for line in output:
                 lines.append(line)
-                if "ready to accept connections" in line.lower():
+                if until in line.lower():
                     break
             else:
-                raise AssertionError(f"{self._command} did not start:\n{''.join(lines)}")
+                raise AssertionError(f"{command} did not start:\n{''.join(lines)}")
 
     def freeze(self):
+        """It keeps its connections, and answers nothing."""
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self):
+        """It goes on, with all that was sent to it meanwhile."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self):
+        """As the system does it when memory is short; harmless if it is dead."""
         self._process.kill()
         self._process.wait()

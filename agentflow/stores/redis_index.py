@@ -4,6 +4,7 @@ Nothing here waits; the contracts are those of `stores.base`.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -124,7 +125,7 @@ def _facts_key(server: RedisServer, user_id: str) -> str:
     return f"{server.prefix}:facts:{{{user_id}}}"
 
 
-async def _at(server: RedisServer, script: Script, key: OutcomeKey, *args: str | bytes) -> list[bytes]:
+async def _at(server: RedisServer, script: Script, key: OutcomeKey, *args: str | bytes) -> list[Any]:
     name = msgspec.json.encode([key.user_id, key.tool, key.key]).decode()
-    found: list[bytes] = await server.run(script, f"{server.prefix}:outcome:{{{name}}}", *args)
+    found: list[Any] = await server.run(script, f"{server.prefix}:outcome:{{{name}}}", *args)
     return found

@@ -17,7 +17,7 @@ from agentflow.errors import ConfigError, StoreError, StoreFormatError
 try:
     from redis.asyncio import BlockingConnectionPool
     from redis.asyncio.connection import parse_url
-    from redis.exceptions import NoScriptError, RedisError
+    from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 except ModuleNotFoundError as missing:
     raise ConfigError("the Redis store needs the package redis: pip install 'agentflow-rx[redis]'") from missing
 
@@ -72,7 +72,7 @@ class RedisServer:
     def __init__(
         self, url: str, *, prefix: str, ttl: float, call_timeout: float, max_connections: int, require_aof: bool
     ) -> None:
-        ours = {
+        ours: dict[str, Any] = {
             "decode_responses": False,
             "protocol": 2,
             # The only deadline is ours: with one of its own, the client library may lose a cancel while it sends.
@@ -151,7 +151,9 @@ class RedisServer:
                 f"{self.name} has a key of another kind where the store has its own; it was left as it is. "
                 f"Give the store another prefix than {self.prefix!r} ({error})"
             )
-        names = " ".join(kind.__name__ for kind in type(error).__mro__) + f" {getattr(error, 'status_code', '')} {text}"
+        # What goes wrong while connecting comes wrapped in an error that says less.
+        kinds = [kind.__name__ for one in (error, error.__cause__) for kind in type(one).__mro__]
+        names = " ".join([*kinds, getattr(error, "status_code", None) or "", text])
         for word, meaning in _FAULTS:
             if word in names:
                 return StoreError(f"{self.name}: {meaning} ({error})")
@@ -193,32 +195,34 @@ class RedisServer:
     # -- what the server must be -------------------------------------------------------------------------
 
     async def _check(self, pool: Any) -> tuple[str, ...]:
-        found = await self._run(pool, self._format, f"{self.prefix}:format", FORMAT)
-        if found != FORMAT.encode():
-            raise StoreFormatError(
-                f"{self.name} has data of format {found!r} under the prefix {self.prefix!r}, and this agentflow knows "
-                f"{FORMAT!r}; update agentflow, or give the store another prefix"
-            )
+        """What speaks against the server. Raises where that is too much."""
         try:
             info = _facts(await self._send(pool, "INFO"))
-        except RedisError as error:
-            return self._warned([f"{self.name} does not say whether it keeps its data ({error})"])
+        except NoPermissionError as error:
+            found = [f"{self.name} does not tell whether it keeps its data ({error})"]
+        else:
+            found = self._judge(info)
+        if found and self._require_aof:
+            raise ConfigError("; ".join(found))
+        version = await self._run(pool, self._format, f"{self.prefix}:format", FORMAT)
+        if version != FORMAT.encode():
+            raise StoreFormatError(
+                f"{self.name} has data of format {version.decode()!r} under the prefix {self.prefix!r}, and this "
+                f"agentflow knows {FORMAT!r}; update agentflow, or give the store another prefix"
+            )
+        for text in found:
+            logger.warning("%s", text)
+        return tuple(found)
+
+    def _judge(self, info: dict[str, str]) -> list[str]:
         if info.get("cluster_enabled") == "1":
             raise ConfigError(f"{self.name} is a member of a Redis Cluster; the store needs one primary for all keys")
-        lost = []
+        found = []
         if info.get("aof_enabled") == "0":
-            lost.append(f"{self.name} has no append-only file: runs are lost when it dies; set appendonly yes")
+            found.append(f"{self.name} has no append-only file: runs are lost when it dies; set appendonly yes")
         if info.get("maxmemory_policy", "").startswith("allkeys"):
-            lost.append(f"{self.name} drops any key when its memory is full; set maxmemory-policy noeviction")
-        if lost and self._require_aof:
-            raise ConfigError("; ".join(lost))
-        return self._warned(lost)
-
-    @staticmethod
-    def _warned(texts: list[str]) -> tuple[str, ...]:
-        for text in texts:
-            logger.warning("%s", text)
-        return tuple(texts)
+            found.append(f"{self.name} drops any key when its memory is full; set maxmemory-policy noeviction")
+        return found
 
 
 async def _hold(pool: Any) -> AsyncGenerator[None, None]:

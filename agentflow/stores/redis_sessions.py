@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import msgspec
 
+from agentflow.errors import StoreError
 from agentflow.events import AgentEvent, encode
 from agentflow.stores import refusals
 from agentflow.stores.base import (
@@ -266,6 +267,8 @@ async def take(server: RedisServer, ticket: Ticket) -> Taken | str:
         return str(found[0].decode())
     if status == b"busy":
         raise refusals.busy(ticket.key, found[0].decode(), found[1])
+    if status == b"left":
+        raise StoreError(f"run {ticket.run_id!r} has given up opening session {ticket.key.session_id!r}")
     number, version, summaries = found
     decoded = [unpacked(_summary, data, f"a summary of session {ticket.key.session_id!r}") for data in summaries]
     in_order = sorted(decoded, key=lambda summary: (summary.first, summary.last))

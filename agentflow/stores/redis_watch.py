@@ -19,8 +19,8 @@ _Id: TypeAlias = tuple[int, int]
 class Watch:
     """Blocks in one XREAD on all streams that somebody waits for; who comes meanwhile interrupts it.
 
-    A connection that was lost is replaced. When that fails, or the server does not answer, everybody who waits gets
-    the `StoreError`, and the next who comes begins anew.
+    A connection that was lost is replaced, once. When that does not help, or the server does not answer, everybody who
+    waits gets the `StoreError`, and the next who comes begins anew.
     """
 
     def __init__(self, server: RedisServer) -> None:
@@ -29,7 +29,8 @@ class Watch:
         self._waiting: dict[str, dict[_Waiter, _Id]] = {}
         self._asked = asyncio.Event()
         self._stale = False  # somebody has come since the blocked call was made
-        self._blocked: int | None = None  # the server's number of the connection, while it is blocked
+        self._blocked = False
+        self._number = 0  # of the connection, as the server counts them
         self._reader: asyncio.Task[None] | None = None
         self._interrupter: asyncio.Task[None] | None = None
 
@@ -58,35 +59,37 @@ class Watch:
         if not _runs(self._reader):
             self._asked = asyncio.Event()
             self._reader = self._owner.spawn(self._read(), name="watch of Redis streams")
-        elif self._blocked is not None and not _runs(self._interrupter):
+        elif self._blocked and not _runs(self._interrupter):
             self._interrupter = self._owner.spawn(self._interrupt(), name="interrupt of the watch")
         self._asked.set()
 
     async def _read(self) -> None:
         connection: Any = None
-        number = 0
+        failed = False
         try:
             while True:
                 await self._asked.wait()
-                fresh = connection is None
-                if fresh:
-                    connection = await self._server.connect()
-                    number = int(await self._ask(connection, "CLIENT", "ID"))
                 try:
-                    await self._round(connection, number)
+                    if connection is None:
+                        connection = await self._server.connect()
+                        self._number = int(await self._ask(connection, "CLIENT", "ID"))
+                    await self._round(connection)
+                    failed = False
                 except StoreError as error:
-                    # It may have been closed while it was idle, or with the server, which may be there again.
-                    if fresh or isinstance(error.__cause__, TimeoutError):
+                    # The connection may have been lost while it was idle, or with a server that is there again.
+                    if failed or isinstance(error.__cause__, TimeoutError):
                         raise
-                    await connection.disconnect(nowait=True)
-                    connection = None
+                    failed = True
+                    if connection is not None:
+                        await connection.disconnect(nowait=True)
+                        connection = None
         except StoreError as error:
             self._end(list(self._waiting), error)
         finally:
             if connection is not None:
                 await connection.disconnect()
 
-    async def _round(self, connection: Any, number: int) -> None:
+    async def _round(self, connection: Any) -> None:
         """Block once, and wake those whose streams have grown."""
         self._stale = False
         after = {stream: min(ids.values()) for stream, ids in self._waiting.items()}
@@ -94,13 +97,13 @@ class Watch:
             self._asked.clear()
             return
         ids = (f"{time}-{count}" for time, count in after.values())
-        self._blocked = number
+        self._blocked = True
         try:
             grown = await self._ask(
                 connection, "XREAD", "COUNT", 1, "BLOCK", int(BLOCK * 1000), "STREAMS", *after, *ids
             )
         finally:
-            self._blocked = None
+            self._blocked = False
         self._end([stream.decode() for stream, _ in grown or ()])
 
     async def _ask(self, connection: Any, *command: str | int) -> Any:
@@ -112,8 +115,8 @@ class Watch:
     async def _interrupt(self) -> None:
         try:
             # Again until it has worked: it may overtake the call that it is to interrupt.
-            while self._stale and self._blocked is not None:
-                await self._server.call("CLIENT", "UNBLOCK", self._blocked)
+            while self._stale and self._blocked:
+                await self._server.call("CLIENT", "UNBLOCK", self._number)
         except StoreError as error:
             self._end(list(self._waiting), error)
 
