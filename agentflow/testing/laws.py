@@ -31,7 +31,6 @@ from agentflow.events import (
     ToolCompleteEvent,
     ToolErrorEvent,
     ToolStartEvent,
-    WarningEvent,
     encode,
 )
 from agentflow.messages import Usage
@@ -219,7 +218,7 @@ class _Rounds:
 
     def read(self, event: AgentEvent) -> Violations:
         # What is noted beside a run, or decided from outside, may be of the round in which it was seen.
-        if event.iteration < self.seen and not isinstance(event, WarningEvent | SummaryEvent | ResolvedEvent):
+        if event.iteration < self.seen and not isinstance(event, SummaryEvent | ResolvedEvent):
             yield f"{at(event)}: round {event.iteration} after round {self.seen}"
         self.seen = max(self.seen, event.iteration)
         match event:
