@@ -227,11 +227,11 @@ class InMemoryStore:
                 raise
             run.waiting = False
         session.active_run, run.session = run_id, key
-        turns = tuple(session.turns.values())
+        newest = itertools.islice(reversed(session.turns.values()), last_turns)
         return Session(
             key=key,
-            version=len(turns),
-            turns=turns if last_turns is None else turns[max(len(turns) - last_turns, 0) :],
+            version=len(session.turns),
+            turns=tuple(newest)[::-1],
             summaries=tuple(session.summaries[turns_] for turns_ in sorted(session.summaries)),
             number=session.number,
         )
@@ -255,7 +255,7 @@ class InMemoryStore:
         """See `SessionStore.read_turns`."""
         session = self._sessions.get(key)
         after = max(after, 0)
-        return tuple(session.turns.values())[after : after + limit] if session is not None else ()
+        return tuple(itertools.islice(session.turns.values(), after, after + limit)) if session is not None else ()
 
     async def list_sessions(
         self, user_id: str | None, *, before: int | None = None, limit: int = 100

@@ -99,6 +99,7 @@ class RedisServer:
         self._format = Script(_FORMAT_LUA)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: AsyncGenerator[None, None] | None = None
+        self._turn = asyncio.Semaphore(max_connections)  # first come, first served: the pool lets others pass
         self._pool: Any = None  # the client library's annotations are incomplete
         self._checking: asyncio.Lock | None = None
 
@@ -162,12 +163,13 @@ class RedisServer:
     # -- connections -------------------------------------------------------------------------------------
 
     async def _send(self, pool: Any, *command: str | bytes | float) -> Any:
-        connection = await pool.get_connection()
-        try:
-            await connection.send_command(*command)
-            return await connection.read_response()
-        finally:
-            await pool.release(connection)
+        async with self._turn:
+            connection = await pool.get_connection()
+            try:
+                await connection.send_command(*command)
+                return await connection.read_response()
+            finally:
+                await pool.release(connection)
 
     async def _run(self, pool: Any, script: Script, key: str, *args: str | bytes | float) -> Any:
         arguments = (1, key, self.prefix, self._ttl, *args)
@@ -182,6 +184,7 @@ class RedisServer:
         if self._loop is not loop:
             self._loop = loop
             self._checking = asyncio.Lock()
+            self._turn = asyncio.Semaphore(self._max_connections)
             self._pool = BlockingConnectionPool(max_connections=self._max_connections, timeout=None, **self._options)
             self._held = _hold(self._pool)
             await anext(self._held)

@@ -4,6 +4,7 @@ import asyncio
 import random
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import redis.exceptions
@@ -75,6 +76,23 @@ async def test_there_are_never_more_connections_than_allowed(redis_process, redi
         return len(await names(redis_server)) == before
 
     await until(closed, "the server has seen that the connections were closed")
+
+
+async def test_whoever_waits_for_a_connection_gets_one_in_turn(redis_process, prefix):
+    server, done = raw(redis_process.url, prefix, max_connections=2), []
+
+    async def ask(name):
+        for _ in range(20):
+            await server.call("ECHO", name)
+            done.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        for name in "abcdefgh":
+            group.create_task(ask(name))
+    await server.aclose()
+    for count in range(8, len(done) + 1):
+        had = Counter(done[:count])
+        assert max(had.values()) - min(had[name] for name in "abcdefgh") <= 2, done
 
 
 def test_a_server_is_used_by_one_loop_after_another(redis_process):
