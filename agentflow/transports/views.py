@@ -66,7 +66,7 @@ class RunView:
 
     @property
     def tools(self) -> Sequence[ToolRecord]:
-        """The root's calls, in the order they began; an open one has the status "running"."""
+        """The root's calls, in the order they began; an open one has no status yet."""
         return self.end.tools if isinstance(self.end, FinalEvent) else tuple(self._calls.values())
 
     @property
@@ -130,7 +130,7 @@ class RunView:
     def _calls_tools(self, event: AgentEvent) -> None:
         match event:
             case ToolStartEvent():
-                self._calls[event.call_id] = _record(event, event.arguments, "running", "", 0.0)
+                self._calls[event.call_id] = _record(event, event.arguments, "", "", 0.0)
             case ToolCompleteEvent():
                 self._close(event, "success")
             case ToolErrorEvent(will_retry=False):
