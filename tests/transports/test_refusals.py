@@ -1,0 +1,51 @@
+import json
+
+import pytest
+
+from agentflow import errors
+from agentflow.transports.refusals import Refused, refusal, run_status, unknown_run, unknown_session
+
+EXPECTED = [
+    (errors.RequestError("x"), 400),
+    (errors.ToolArgumentsError("x"), 400),
+    (errors.ConfigError("x"), 400),
+    (errors.RunNotFoundError("x"), 404),
+    (errors.NotPendingError("x"), 409),
+    (errors.SessionBusyError("x"), 409),
+    (errors.OutcomePendingError("x"), 409),
+    (errors.StoreError("x"), 503),
+    (errors.AgentflowError("x"), 503),
+    (Refused(413, "too_large", "x", {"Connection": "close"}), 413),
+]
+
+
+@pytest.mark.parametrize(("error", "status"), EXPECTED, ids=lambda value: type(value).__name__)
+def test_each_error_has_its_status_and_all_have_one_form(error, status):
+    answer = refusal(error)
+    assert answer.status == status
+    assert json.loads(answer.body) == {"error": {"kind": error.kind, "message": "x"}}
+    assert ("Retry-After" in answer.headers) == (status == 503)
+
+
+def test_no_error_of_ours_is_a_fault_of_the_server():
+    pending = [errors.AgentflowError]
+    while pending:
+        kind = pending.pop()
+        pending += kind.__subclasses__()
+        if kind not in (errors.RunFailed, errors.RunCancelled, Refused):
+            assert refusal(kind("x")).status != 500
+
+
+def test_how_a_run_ended_is_told_by_a_status():
+    assert [run_status(kind) for kind in ("timeout", "shutdown", "user", "status", "anything")] == [
+        504,
+        503,
+        409,
+        502,
+        502,
+    ]
+
+
+def test_ids_of_strangers_are_not_repeated_at_length():
+    assert len(str(unknown_run("x" * 10_000))) < 300
+    assert len(str(unknown_session("x" * 10_000))) < 300
