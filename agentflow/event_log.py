@@ -66,7 +66,7 @@ class Reader:
     async def _has_ended(self) -> bool:
         """Whether the log is whole, so that a cursor at or beyond its end has nothing to wait for."""
         last = await self._log.last(self._run_id)
-        if last is None:
+        if last is None or last > self.after:  # it went on since we read
             return False
         events = await self._log.read(self._run_id, last - 1, 1)
         return bool(events) and events[-1].type in TERMINAL_TYPES

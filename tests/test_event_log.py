@@ -128,3 +128,22 @@ async def test_a_slow_reader_loses_nothing_and_holds_up_nobody():
             end = await chain
             assert slow[-1:] != [end]
         assert slow == await collect(agent.follow(chain.run_id))
+
+
+async def test_a_run_that_goes_on_between_two_questions_of_a_reader_is_read_to_its_end():
+    """It reads just before the last append, and asks whether the run has ended just after it."""
+    begun, ended = long_log(1)[:-1], long_log(1)[-1:]
+
+    class Late(InMemoryStore):
+        async def last(self, run_id):
+            if late:
+                await self.append("r", late.pop())
+            return await super().last(run_id)
+
+    store, late, seen = Late(), [], []
+    await store.append("r", begun)
+    async for event in follow(store, "r"):
+        seen.append(event)
+        if len(seen) == len(begun):
+            late.append(ended)
+    assert seen == begun + ended

@@ -41,6 +41,7 @@ class OllamaModel:
             base_url, api_key=api_key, provider=provider, timeouts=timeouts, connections=connections
         )
         self.profile = profile or Profile()
+        self.context_tokens = self.profile.context_tokens
         self._asks_for_stream = stream
 
     def __repr__(self) -> str:
