@@ -65,9 +65,10 @@ class ChatModel(Protocol):
 
     `stream` is an async generator. It ends normally only if the reply is whole; otherwise it raises a
     `ModelError`. The chain closes it (`aclose()`) when it leaves early, also on cancel: the connection must be
-    gone when that returns. It is called concurrently. Optional attributes: `provider` and `name` (for events), `context_tokens` (how many it can read, 0 if that is not known),
-    `async aclose()` (closes what was opened in the running loop, after which the model may be used again; called by the
-    agent that made the model, and by `chat_sync` before its loop ends).
+    gone when that returns. It is called concurrently. Optional attributes: `provider` and `name` (for events),
+    `context_tokens` (how many it can read, 0 if that is not known), `async aclose()` (closes what was opened in the
+    running loop, after which the model may be used again; called by the agent that made the model, and by `chat_sync`
+    before its loop ends).
     """
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelChunk, None]:
