@@ -153,7 +153,7 @@ async def read_body(request: web.Request, model: type[M]) -> M:
     value = parse_json(data)
     if not isinstance(value, dict):
         raise _bad("the body must be a JSON object")
-    return _validated(model, value, strict=True)
+    return validated(model, value, strict=True)
 
 
 def read_query(request: web.Request, model: type[M]) -> M:
@@ -162,7 +162,7 @@ def read_query(request: web.Request, model: type[M]) -> M:
     for name in query:
         if len(query.getall(name)) > 1:
             raise _bad(f"the field {name[:140]!r} stands twice in the query")
-    return _validated(model, {name: clean_text(value) for name, value in query.items()}, strict=False)
+    return validated(model, {name: clean_text(value) for name, value in query.items()}, strict=False)
 
 
 def request_id(request: web.Request, ask: Ask) -> str | None:
@@ -268,7 +268,8 @@ def _clean(value: Any, depth: int) -> Any:
     return {clean_text(key): _clean(item, depth + 1) for key, item in value.items()}
 
 
-def _validated(model: type[M], value: Mapping[str, Any], *, strict: bool) -> M:
+def validated(model: type[M], value: Mapping[str, Any], *, strict: bool) -> M:
+    """The value as a `model`. Raises `Refused` (400) that names the first fault."""
     try:
         return model.model_validate(value, strict=strict)
     except ValidationError as error:

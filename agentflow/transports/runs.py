@@ -3,18 +3,13 @@
 Their events are read in `sse`; what follows from a decision is in the chain.
 """
 
-from typing import TypeAlias
-
 from aiohttp import web
 
-from agentflow.chain import AgentChain
-from agentflow.errors import NotPendingError
-from agentflow.transports.auth import CALLER, Caller
+from agentflow.transports.adapter import Adapter, Decision
+from agentflow.transports.auth import CALLER
 from agentflow.transports.bodies import Amend, Answer, Approve, Identity, Reject, path_id, read_body, read_query
 from agentflow.transports.routes import Handler, Route
-from agentflow.transports.server import SERVER, Server
-
-Decision: TypeAlias = Answer | Approve | Reject | Amend
+from agentflow.transports.server import SERVER
 
 
 async def snapshot(request: web.Request) -> web.Response:
@@ -25,52 +20,24 @@ async def snapshot(request: web.Request) -> web.Response:
     return web.json_response(view.snapshot())
 
 
-async def cancel_run(server: Server, caller: Caller, run_id: str) -> None:
-    """End a run, wherever it is worked on; one that has ended is left as it is. Raises `Refused` (404)."""
-    await server.check_run(caller, run_id)
-    chain = server.chain(run_id)
-    if chain is not None:
-        chain.cancel("user")
-    else:
-        await server.store.request_cancel(run_id, "user")
-
-
-async def decide(server: Server, caller: Caller, run_id: str, decision: Decision) -> None:
-    """Tell a run what a person has decided. Raises `Refused` (404), `NotPendingError`, `ToolArgumentsError`."""
-    await server.check_run(caller, run_id)
-    chain = server.chain(run_id)
-    if chain is None:
-        raise NotPendingError(f"run {run_id!r} waits for nothing here: it has ended, or another process works on it")
-    _tell(chain, decision, caller.user_id)
-
-
-def _tell(chain: AgentChain, decision: Decision, by: str | None) -> None:
-    match decision:
-        case Answer():
-            chain.answer(decision.text, decision.question_id, by=by)
-        case Approve():
-            chain.approve(decision.call_id, decision.arguments_hash, by=by)
-        case Reject():
-            chain.reject(decision.call_id, decision.why, by=by)
-        case Amend():
-            chain.amend(decision.call_id, decision.arguments, by=by)
-
-
 async def cancel(request: web.Request) -> web.Response:
     """`POST /api/runs/{id}/cancel`."""
     body = await read_body(request, Identity)
-    await cancel_run(request.app[SERVER], request[CALLER].acting_for(body.user_id), path_id(request))
+    await _adapter(request, body).cancel(path_id(request))
     return _accepted(request)
 
 
 def _deciding(model: type[Decision]) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         decision = await read_body(request, model)
-        caller = request[CALLER].acting_for(decision.user_id)
-        await decide(request.app[SERVER], caller, path_id(request), decision)
+        await _adapter(request, decision).decide(path_id(request), decision)
         return _accepted(request)
 
     return handle
+
+
+def _adapter(request: web.Request, body: Identity) -> Adapter:
+    return Adapter(request.app[SERVER], request[CALLER].acting_for(body.user_id))
 
 
 def _accepted(request: web.Request) -> web.Response:
