@@ -37,8 +37,8 @@ class RedisStore:
 
     Each write is one script, which the server does wholly or not at all and one after another. A call that the server
     has not answered within `call_timeout` seconds raises `StoreError`, and is not tried again; waiting takes as long
-    as it must, on one more connection, and ends with a `StoreError` when the server does not answer for longer.
-    `max_connections` calls are under way at a time, others wait for theirs.
+    as it must, on two more connections, and ends with a `StoreError` when the server does not answer for longer.
+    Calls share `connections`; those that come together are sent together.
 
     Finished runs, sessions and outcomes go `ttl` seconds after their last use. Leases, places in lines and all that
     expires are counted by the server's clock. A process that dies while it waits for a session keeps its place for
@@ -57,7 +57,7 @@ class RedisStore:
         prefix: str = "agentflow",
         ttl: float = 24 * 3600.0,
         call_timeout: float = 2.0,
-        max_connections: int = 32,
+        connections: int = 4,
         require_aof: bool = False,
     ) -> None:
         self._server = RedisServer(
@@ -65,10 +65,11 @@ class RedisStore:
             prefix=prefix,
             ttl=ttl,
             call_timeout=call_timeout,
-            max_connections=max_connections,
+            connections=connections,
             require_aof=require_aof,
         )
-        self._watch = Watch(self._server)
+        self._events = Watch(self._server)
+        self._requests = Watch(self._server)  # apart: every run that works here waits for one, and seldom gets it
         self._leaving = TaskOwner()
 
     @property
@@ -79,7 +80,8 @@ class RedisStore:
     async def aclose(self) -> None:
         """See `Store.aclose`."""
         await self._leaving.drain(self._server.call_timeout)
-        await self._watch.aclose()
+        await self._events.aclose()
+        await self._requests.aclose()
         await self._server.aclose()
 
     # -- the event log -----------------------------------------------------------------------------------
@@ -98,7 +100,7 @@ class RedisStore:
         if last is None:
             raise refusals.unknown_run(run_id)
         if last <= after:
-            await self._watch.entry(redis_runs.events_key(self._server, run_id), f"{after}-0")
+            await self._events.entry(redis_runs.events_key(self._server, run_id), f"{after}-0")
 
     async def last(self, run_id: str) -> int | None:
         """See `EventLog.last`."""
@@ -135,7 +137,7 @@ class RedisStore:
     async def wait_cancel(self, run_id: str) -> CancelReason:
         """See `RunStore.wait_cancel`."""
         while (reason := await redis_runs.cancel_reason(self._server, run_id)) is None:
-            await self._watch.entry(redis_runs.inbox_key(self._server, run_id), "0-0")
+            await self._requests.entry(redis_runs.inbox_key(self._server, run_id), "0-0")
         return reason
 
     # -- the sessions ------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ class RedisStore:
         while not isinstance(taken := await redis_sessions.take(self._server, ticket), Taken):
             with suppress(TimeoutError):
                 async with asyncio.timeout(IN_LINE / 3):
-                    await self._watch.entry(redis_sessions.freed_key(self._server, ticket.key), taken)
+                    await self._requests.entry(redis_sessions.freed_key(self._server, ticket.key), taken)
         return taken
 
     async def _leave(self, ticket: Ticket) -> None:

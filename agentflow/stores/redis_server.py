@@ -6,24 +6,30 @@ It knows no run and no session. This is the only module of the stores that impor
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from agentflow.errors import ConfigError, StoreError, StoreFormatError
+from agentflow.streams import TaskOwner
 
 try:
-    from redis.asyncio import BlockingConnectionPool
-    from redis.asyncio.connection import parse_url
-    from redis.exceptions import NoPermissionError, NoScriptError, RedisError
+    from redis.asyncio.connection import Connection, parse_url
+    from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
 except ModuleNotFoundError as missing:
     raise ConfigError("the Redis store needs the package redis: pip install 'agentflow-rx[redis]'") from missing
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Command: TypeAlias = tuple[str | bytes | float, ...]
+
+MAX_WAITING_CALLS = 10_000  # calls that may wait for each connection
+_BATCH = 100  # of them that are sent at once
 
 FORMAT = "1"  # of the keys and what is in them
 
@@ -58,19 +64,105 @@ class Script:
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+class _Lane:
+    """One connection for many calls: those that come while others are under way are sent together, in their order.
+
+    So nobody waits for a connection, and a call that is given up takes none with it. A call that was given up before
+    it was sent never is. When the connection is lost, or no reply comes within `patience` seconds, all that was sent
+    has failed, and what waits goes out on a new one.
+    """
+
+    def __init__(self, make_connection: Callable[[], Any], patience: float) -> None:
+        self._make_connection = make_connection
+        self._patience = patience
+        self._connection: Any = None
+        self._waiting: deque[tuple[Command, asyncio.Future[Any]]] = deque()
+        self._sent: deque[asyncio.Future[Any]] = deque()
+        self._asked = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._sent)
+
+    def put(self, command: Command) -> asyncio.Future[Any]:
+        """Send `command` when it is its turn. The future gets the reply; an exception as its result."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((command, future))
+        self._asked.set()
+        return future
+
+    async def run(self) -> None:
+        """Work for ever; a cancel closes the connection."""
+        try:
+            while True:
+                if not self._waiting:
+                    self._asked.clear()
+                    await self._asked.wait()
+                    await self._drop_if_closed()
+                try:
+                    await self._exchange()
+                except (RedisError, OSError, UnicodeError) as error:  # a TimeoutError is an OSError
+                    await self._drop()
+                    while self._sent:
+                        self._answer(error)
+        finally:
+            await self._drop()
+
+    async def _exchange(self) -> None:
+        commands: list[Command] = []
+        while self._waiting and len(commands) < _BATCH:
+            command, future = self._waiting.popleft()
+            if not future.done():
+                commands.append(command)
+                self._sent.append(future)
+        async with asyncio.timeout(self._patience):
+            if self._connection is None:
+                self._connection = self._make_connection()
+                await self._connection.connect()
+            await self._connection.send_packed_command(self._connection.pack_commands(commands))
+        while self._sent:
+            async with asyncio.timeout(self._patience):
+                try:
+                    reply = await self._connection.read_response()
+                except ResponseError as error:
+                    reply = error
+            self._answer(reply)
+
+    def _answer(self, reply: Any) -> None:
+        future = self._sent.popleft()
+        if not future.done():
+            future.set_result(reply)
+
+    async def _drop_if_closed(self) -> None:
+        """What was idle may have been closed by the server: not to notice would fail the next call."""
+        if self._connection is None:
+            return
+        can_read = getattr(self._connection, "can_read", None) or self._connection.can_read_destructive  # before 8.0
+        try:
+            closed = await can_read()
+        except (RedisError, OSError):
+            closed = True
+        if closed:
+            await self._drop()
+
+    async def _drop(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.disconnect(nowait=True)
+
+
 class RedisServer:
-    """One server by its URL: at most `max_connections` connections, opened when they are needed.
+    """One server by its URL: at most `connections` for calls, opened when they are needed.
 
-    Every call ends within `call_timeout` seconds, connecting included, and is sent once. Raises `StoreError` for
-    whatever goes wrong: after most errors it is not known whether the server has done it. The first call checks
+    Every call ends within `call_timeout` seconds, connecting included, and is sent once at most. Raises `StoreError`
+    for whatever goes wrong: after most errors it is not known whether the server has done it. The first call checks
     whether what was acknowledged survives a restart of the server; what speaks against it stands in `warnings`
-    and is logged, with `require_aof` it is a `ConfigError`. Cancelling a call closes its connection.
+    and is logged, with `require_aof` it is a `ConfigError`.
 
-    For one event loop at a time: its connections are closed with the loop, or by `aclose`.
+    For one event loop at a time: its connections are closed with the loop's tasks, or by `aclose`.
     """
 
     def __init__(
-        self, url: str, *, prefix: str, ttl: float, call_timeout: float, max_connections: int, require_aof: bool
+        self, url: str, *, prefix: str, ttl: float, call_timeout: float, connections: int, require_aof: bool
     ) -> None:
         ours: dict[str, Any] = {
             "decode_responses": False,
@@ -80,58 +172,51 @@ class RedisServer:
             "socket_connect_timeout": None,
             "health_check_interval": 0,
             "retry_on_timeout": False,
-            "retry_on_error": [],
         }
         try:
             self._options: dict[str, Any] = {**parse_url(url), **ours}
-        except ValueError as error:
+            self.make_connection()
+        except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"the URL of the Redis store is unusable ({error}); redis://host:6379/0 is one"
             ) from error
         self.name = _name(self._options)
         self.prefix = prefix
-        self._ttl = max(int(ttl * 1000), 1)
         self.call_timeout = call_timeout
         self.warnings: tuple[str, ...] = ()
-        self._max_connections = max_connections
+        self._ttl = max(int(ttl * 1000), 1)
+        self._max_lanes = connections
         self._require_aof = require_aof
         self._checked = False
         self._format = Script(_FORMAT_LUA)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._held: AsyncGenerator[None, None] | None = None
-        self._turn = asyncio.Semaphore(max_connections)  # first come, first served: the pool lets others pass
-        self._pool: Any = None  # the client library's annotations are incomplete
-        self._checking: asyncio.Lock | None = None
+        self._owner = TaskOwner()
+        self._lanes: list[_Lane] = []
+        self._checking = asyncio.Lock()
 
     async def call(self, *command: str | bytes | float) -> Any:
         """The reply to one command: bytes, integers, None, and lists of them."""
         with self.translated():
             async with asyncio.timeout(self.call_timeout):
-                return await self._send(await self._ready(), *command)
+                await self._ready()
+                return await self._send(command)
 
     async def run(self, script: Script, key: str, *args: str | bytes | float) -> Any:
         """The reply of a script about `key`. Its first arguments are the prefix of all keys and the ttl in ms."""
         with self.translated():
             async with asyncio.timeout(self.call_timeout):
-                return await self._run(await self._ready(), script, key, *args)
+                await self._ready()
+                return await self._run(script, key, *args)
 
-    async def connect(self) -> Any:
-        """A connection for a call that blocks, to be disconnected by who got it."""
-        with self.translated():
-            async with asyncio.timeout(self.call_timeout):
-                connection = (await self._ready()).make_connection()
-                try:
-                    await connection.connect()
-                except BaseException:
-                    await connection.disconnect(nowait=True)
-                    raise
-                return connection
+    def make_connection(self) -> Any:
+        """A connection that is not open yet, for calls that block; who made it disconnects it."""
+        options = {name: value for name, value in self._options.items() if name != "connection_class"}
+        return self._options.get("connection_class", Connection)(**options)
 
     async def aclose(self) -> None:
         """Close all connections."""
-        held, self._held, self._loop = self._held, None, None
-        if held is not None:
-            await held.aclose()
+        self._lanes.clear()
+        await self._owner.aclose()
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -162,52 +247,54 @@ class RedisServer:
 
     # -- connections -------------------------------------------------------------------------------------
 
-    async def _send(self, pool: Any, *command: str | bytes | float) -> Any:
-        async with self._turn:
-            connection = await pool.get_connection()
-            try:
-                await connection.send_command(*command)
-                return await connection.read_response()
-            finally:
-                await pool.release(connection)
+    async def _send(self, command: Command) -> Any:
+        reply = await self._lane().put(command)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
-    async def _run(self, pool: Any, script: Script, key: str, *args: str | bytes | float) -> Any:
+    async def _run(self, script: Script, key: str, *args: str | bytes | float) -> Any:
         arguments = (1, key, self.prefix, self._ttl, *args)
         try:
-            return await self._send(pool, "EVALSHA", script.sha, *arguments)
+            return await self._send(("EVALSHA", script.sha, *arguments))
         except NoScriptError:
-            return await self._send(pool, "EVAL", script.text, *arguments)
+            return await self._send(("EVAL", script.text, *arguments))
 
-    async def _ready(self) -> Any:
-        """The pool of the running loop, on a server that was checked."""
+    def _lane(self) -> _Lane:
+        """An idle lane, a new one, or the one with the fewest calls."""
+        lane = min(self._lanes, key=len, default=None)
+        if lane is None or (len(lane) and len(self._lanes) < self._max_lanes):
+            lane = _Lane(self.make_connection, self.call_timeout)
+            self._lanes.append(lane)
+            self._owner.spawn(lane.run(), name="connection to Redis")
+        if len(lane) > MAX_WAITING_CALLS:
+            raise StoreError(f"{self.name}: more than {MAX_WAITING_CALLS} calls wait for it; try again in a while")
+        return lane
+
+    async def _ready(self) -> None:
+        """Begin in the running loop, on a server that was checked."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop = loop
-            self._checking = asyncio.Lock()
-            self._turn = asyncio.Semaphore(self._max_connections)
-            self._pool = BlockingConnectionPool(max_connections=self._max_connections, timeout=None, **self._options)
-            self._held = _hold(self._pool)
-            await anext(self._held)
-        if not self._checked and self._checking is not None:
+            self._loop, self._owner, self._lanes, self._checking = loop, TaskOwner(), [], asyncio.Lock()
+        if not self._checked:
             async with self._checking:
                 if not self._checked:
-                    self.warnings = await self._check(self._pool)
+                    self.warnings = await self._check()
                     self._checked = True
-        return self._pool
 
     # -- what the server must be -------------------------------------------------------------------------
 
-    async def _check(self, pool: Any) -> tuple[str, ...]:
+    async def _check(self) -> tuple[str, ...]:
         """What speaks against the server. Raises where that is too much."""
         try:
-            info = _facts(await self._send(pool, "INFO"))
+            info = _facts(await self._send(("INFO",)))
         except NoPermissionError as error:
             found = [f"{self.name} does not tell whether it keeps its data ({error})"]
         else:
             found = self._judge(info)
         if found and self._require_aof:
             raise ConfigError("; ".join(found))
-        version = await self._run(pool, self._format, f"{self.prefix}:format", FORMAT)
+        version = await self._run(self._format, f"{self.prefix}:format", FORMAT)
         if version != FORMAT.encode():
             raise StoreFormatError(
                 f"{self.name} has data of format {version.decode()!r} under the prefix {self.prefix!r}, and this "
@@ -226,14 +313,6 @@ class RedisServer:
         if info.get("maxmemory_policy", "").startswith("allkeys"):
             found.append(f"{self.name} drops any key when its memory is full; set maxmemory-policy noeviction")
         return found
-
-
-async def _hold(pool: Any) -> AsyncGenerator[None, None]:
-    """Closes the pool when it is closed itself: by `aclose`, or by the loop, which does so with all that it knows."""
-    try:
-        yield
-    finally:
-        await pool.aclose()
 
 
 def unpacked(decode: Callable[[bytes], T], data: bytes, what: str) -> T:

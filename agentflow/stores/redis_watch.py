@@ -71,7 +71,7 @@ class Watch:
                 await self._asked.wait()
                 try:
                     if connection is None:
-                        connection = await self._server.connect()
+                        connection = self._server.make_connection()
                         self._number = int(await self._ask(connection, "CLIENT", "ID"))
                     await self._round(connection)
                     failed = False

@@ -49,5 +49,5 @@ def own_redis(tmp_path):
 
 
 def raw(url, prefix="agentflow", **options):
-    defaults = {"ttl": 3600.0, "call_timeout": 10.0, "max_connections": 4, "require_aof": False}
+    defaults = {"ttl": 3600.0, "call_timeout": 10.0, "connections": 4, "require_aof": False}
     return RedisServer(url, prefix=prefix, **(defaults | options))

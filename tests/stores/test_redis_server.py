@@ -65,7 +65,7 @@ async def test_a_cancel_is_heard_wherever_it_hits(redis_server):
 
 
 async def test_there_are_never_more_connections_than_allowed(redis_process, redis_server):
-    server = raw(redis_process.url, max_connections=3)
+    server = raw(redis_process.url, connections=3)
     before = len(await names(redis_server))
     await asyncio.gather(*(server.call("ECHO", number) for number in range(100)))
     assert len(await names(redis_server)) - before <= 3
@@ -79,7 +79,7 @@ async def test_there_are_never_more_connections_than_allowed(redis_process, redi
 
 
 async def test_whoever_waits_for_a_connection_gets_one_in_turn(redis_process, prefix):
-    server, done = raw(redis_process.url, prefix, max_connections=2), []
+    server, done = raw(redis_process.url, prefix, connections=1), []
 
     async def ask(name):
         for _ in range(20):
@@ -104,7 +104,7 @@ def test_a_server_is_used_by_one_loop_after_another(redis_process):
 
 
 async def test_a_frozen_server_is_given_up_and_works_again_when_it_is_thawed(own_redis):
-    server = raw(own_redis.url, call_timeout=0.1, max_connections=2)
+    server = raw(own_redis.url, call_timeout=0.1, connections=2)
     await server.call("PING")
     own_redis.freeze()
     for _ in range(5):
