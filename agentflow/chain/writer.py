@@ -110,7 +110,7 @@ class Writer:
         self._commands = commands
         self._on_closed = on_closed
         self._inbox: deque[Item] = deque()
-        self._followers: set[asyncio.Future[None]] = set()
+        self._followers: dict[asyncio.Future[None], None] = {}  # who came first is woken first
         self._writing = False
         self._ending = False
         self._bytes = 0
@@ -206,14 +206,14 @@ class Writer:
 
     async def _next_acceptance(self) -> None:
         follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._followers.add(follower)
+        self._followers[follower] = None
         try:
             await follower
         finally:
-            self._followers.discard(follower)
+            self._followers.pop(follower, None)
 
     def _wake(self) -> None:
-        followers, self._followers = self._followers, set()
+        followers, self._followers = self._followers, {}
         for follower in followers:
             if not follower.done():
                 follower.set_result(None)
