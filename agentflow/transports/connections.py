@@ -4,6 +4,7 @@ What is written to them, and in which form, is the business of each transport.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -60,11 +61,12 @@ class Connection:
 
 
 class Connections:
-    """All that are open."""
+    """All that are open; `sockets` counts the WebSockets of each user."""
 
     def __init__(self) -> None:
         self._open: set[Connection] = set()
         self._closed = asyncio.Event()
+        self.sockets: Counter[str | None] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)

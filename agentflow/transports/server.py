@@ -135,7 +135,10 @@ class Server:
     # -- finding runs --------------------------------------------------------------------------------------
 
     async def check_run(self, caller: Caller, run_id: str) -> None:
-        """Raise `Refused` (404) unless there is such a run and the caller may see it."""
+        """Raise `Refused` (404) unless there is such a run and the caller may see it.
+
+        One that ended before it had its session is nobody's.
+        """
         owner = self.presence.user_of(run_id) or await self._stored_user(run_id)
         if owner is None or not (caller.sees_all or owner[0] == caller.user_id):
             raise unknown_run(run_id)
@@ -144,7 +147,7 @@ class Server:
         for event in await self.store.read(run_id, 0, 1):
             if isinstance(event, InputEvent):
                 return (event.user_id,)
-        record = await self.store.find_run(run_id)  # it may have been cancelled before its input
+        record = await self.store.find_run(run_id)  # it may have been cancelled when it had its session
         return (record.session.user_id,) if record is not None and record.session is not None else None
 
     def chain(self, run_id: str) -> AgentChain | None:

@@ -1,0 +1,174 @@
+import asyncio
+
+import pytest
+
+from agentflow import Agent, InMemoryStore, Settings
+from agentflow.errors import ConfigError, StoreError
+from agentflow.events import EventType
+from agentflow.stores.base import OutcomeKey
+from agentflow.testing import ScriptedModel, call
+from agentflow.transports.auth import Caller
+from agentflow.transports.bodies import AskBody
+from agentflow.transports.refusals import Refused
+from agentflow.transports.server import Server
+from tests.chain.crashes import acting, kill_at, saying
+from tests.transports.served import Gate, HandClock, pair, read, served
+
+
+def agents(**models):
+    return pair(**models or {"one": ScriptedModel("one", "one"), "two": ScriptedModel("two")})
+
+
+def test_the_agents_of_a_server_share_a_store_and_have_names():
+    with pytest.raises(ConfigError, match="at least one agent"):
+        Server([], Settings())
+    with pytest.raises(ConfigError, match="different names"):
+        Server(pair(one=None) * 2, Settings())
+    with pytest.raises(ConfigError, match="share a store"):
+        Server([Agent(name="one"), Agent(name="two")], Settings())
+
+
+async def test_a_request_names_its_agent_or_gets_the_first():
+    async with served(*agents()) as here:
+        assert (await here.ask())["content"] == "one"
+        assert (await here.ask(agent="two"))["content"] == "two"
+        status, body = await here.posted("/api/agent/chat", {"input": "x", "agent": "three"})
+        assert status == 400
+        assert "'three'; there are: one, two" in body["error"]["message"]
+
+
+async def test_the_same_request_is_one_run_however_often_it_is_sent():
+    model = ScriptedModel(*["Hello there."] * 5)
+    async with served(Agent(model=model)) as here:
+        ask = {"input": "x", "request_id": "r1"}
+        at_once = await asyncio.gather(*(here.posted("/api/agent/chat", ask) for _ in range(10)))
+        later = await here.posted("/api/agent/chat", ask)
+        by_header = await here.posted("/api/agent/chat", {"input": "x"}, headers={"Idempotency-Key": "r1"})
+        assert {status for status, _ in (*at_once, later, by_header)} == {200}
+        assert len({body["run_id"] for _, body in (*at_once, later, by_header)}) == 1
+        assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("other", [{"input": "y"}, {"session_id": "s"}, {"metadata": {"a": 1}}, {"detached": True}])
+async def test_the_id_of_a_request_stands_for_no_other(other):
+    async with served() as here:
+        ask = {"input": "x", "request_id": "r1"}
+        assert (await here.posted("/api/agent/chat", ask))[0] == 200
+        status, body = await here.posted("/api/agent/chat", ask | other)
+        assert (status, body["error"]["kind"]) == (409, "conflict")
+
+
+async def test_users_do_not_get_into_each_others_way_with_their_ids():
+    async with served() as here:
+        first = await here.ask(request_id="r1", user_id="a")
+        second = await here.ask(request_id="r1", user_id="b")
+        assert first["run_id"] != second["run_id"]
+
+
+async def test_a_request_that_could_not_begin_leaves_its_id_free():
+    async with served(Agent(model=ScriptedModel("Hello."))) as here:
+        ask = {"input": "x", "request_id": "r1"}
+        assert (await here.posted("/api/agent/chat", ask | {"model": "nobody/knows"}))[0] == 400
+        assert (await here.posted("/api/agent/chat", ask))[0] == 200
+
+
+async def test_a_restart_knows_the_requests_of_before():
+    store = InMemoryStore()
+    async with served(Agent(model=ScriptedModel("Hello."), store=store)) as here:
+        first = await here.ask(request_id="r1")
+    async with served(Agent(model=ScriptedModel(), store=store)) as here:
+        assert await here.ask(request_id="r1") == first
+    await store.aclose()
+
+
+async def test_a_client_that_leaves_while_its_run_is_begun_finds_it_again():
+    class Slow(InMemoryStore):
+        claiming = asyncio.Event()
+        on = asyncio.Event()
+
+        async def claim_outcome(self, key, call_id):
+            self.claiming.set()
+            await self.on.wait()
+            return await super().claim_outcome(key, call_id)
+
+    store = Slow()
+    async with served(Agent(model=ScriptedModel("Hello."), store=store)) as here:
+        leaving = asyncio.ensure_future(here.posted("/api/agent/chat", {"input": "x", "request_id": "r1"}))  # noqa: TID251  a client
+        await store.claiming.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        store.on.set()
+        assert (await here.ask("x", request_id="r1"))["content"] == "Hello."
+        assert len(await store.list_runs()) == 1
+    await store.aclose()
+
+
+async def test_a_claim_of_a_process_that_died_is_a_conflict_and_never_a_second_run():
+    async with served() as here:
+        await here.server.store.claim_outcome(OutcomeKey("agentflow request", "r1"), "dead")
+        status, body = await here.posted("/api/agent/chat", {"input": "x", "request_id": "r1"})
+        assert (status, body["error"]["kind"]) == (409, "outcome_pending")
+
+
+async def test_a_model_that_cannot_be_is_the_requests_fault_only_if_it_names_it():
+    settings = Settings(model={"default": "openai/x", "allowed": ["openai/*"]})
+    async with served(Agent(settings=settings), settings=settings) as here:
+        status, body = await here.posted("/api/agent/chat", {"input": "x", "model": "groq/y"})
+        assert (status, body["error"]["kind"]) == (400, "config")
+        assert "is not allowed" in body["error"]["message"]
+        status, body = await here.posted("/api/agent/chat", {"input": "x"})
+        assert (status, body["error"]["kind"]) == (503, "config")
+
+
+async def test_a_run_is_its_users_from_the_first_moment():
+    agent = Agent(model=Gate())
+    async with served(agent) as here:
+        run_id = await here.server.begin(Caller("a"), AskBody(input="x"), None)
+        await here.server.check_run(Caller("a"), run_id)  # before its first event
+        for other in (Caller("b"), Caller()):
+            with pytest.raises(Refused):
+                await here.server.check_run(other, run_id)
+        await here.server.check_run(Caller("o", "k", frozenset({"operator"})), run_id)
+
+
+async def test_a_run_that_ended_before_its_input_is_nobodys():
+    async with served() as here:
+        chain = here.server.agent(None).stream("x", user_id="a")
+        chain.cancel()
+        await chain
+        for caller in (Caller("a"), Caller("b"), Caller()):
+            with pytest.raises(Refused):
+                await here.server.check_run(caller, chain.run_id)
+
+
+async def test_a_store_that_fails_is_no_fault_of_the_server():
+    class Failing(InMemoryStore):
+        async def claim_outcome(self, key, call_id):
+            raise StoreError("the disk is full")
+
+    store = Failing()
+    async with served(Agent(model=ScriptedModel("Hello."), store=store)) as here:
+        status, body = await here.posted("/api/agent/chat", {"input": "x", "request_id": "r1"})
+        assert (status, body["error"]) == (503, {"kind": "store", "message": "the disk is full"})
+    await store.aclose()
+
+
+@pytest.fixture
+def left_behind():
+    """What is in the store when a process died while a tool ran."""
+    return kill_at(story, lambda event: event.type is EventType.TOOL_START)
+
+
+def story(store, done):
+    return Agent(model=saying((call("act", what="a"),)), tools=[acting(done, "act")], store=store)
+
+
+async def test_runs_whose_process_died_are_taken_over_and_need_no_readers(left_behind):
+    store, done = left_behind
+    (record,) = await store.list_runs()
+    clock = HandClock()
+    async with served(story(store, done), clock=clock) as here:
+        await here.server.recover()
+        clock.advance(1000)
+        async with here.get(f"/api/runs/{record.run_id}/events") as response:
+            assert read(await response.text())[-1][1]["type"] == "final"
