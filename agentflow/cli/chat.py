@@ -27,6 +27,7 @@ from agentflow.events import (
     State,
     StateEvent,
 )
+from agentflow.stores.base import Store
 
 Ask: TypeAlias = Callable[[Waiting], Decision]
 
@@ -56,11 +57,12 @@ def converse(
     show: Callable[[AgentEvent], None],
     complain: Callable[[str], None],
     *,
+    store: Store | None = None,
     ask: Ask | None = None,
     session_id: str | None = None,
     patient: bool = False,
 ) -> int:
-    """Send the messages in order, in one session, and close the agent. Returns the exit code.
+    """Send the messages in order, in one session, and close the agent and its `store`. Returns the exit code.
 
     The first run that does not end `final` is the last, unless `patient`; then it is only shown. `complain` is
     given one line for each run that failed or did not end in its time. `ask` is called for each question and approval
@@ -83,6 +85,8 @@ def converse(
         finally:
             with _signals(_leave):
                 runner.run(agent.aclose())
+                if store is not None:
+                    runner.run(store.aclose())
         if agent.abandoned:
             os._exit(code)  # a tool ignores its cancel: to close the loop would be to wait for it
     return code

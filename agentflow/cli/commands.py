@@ -11,7 +11,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -20,13 +20,16 @@ from typer.exceptions import TyperException
 
 from agentflow.cli.chat import EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE, converse, setup_fault
 from agentflow.cli.doctor import examine
+from agentflow.cli.kept import Tools, kept_app
 from agentflow.cli.models import check, overview, pull, served
+from agentflow.cli.output import complain, discard, print_lines, stdout_alone, written_file
 from agentflow.cli.prompts import Decision, Waiting, ask
-from agentflow.cli.screen import PlainConsole, Screen, cleaned, columns, one_line
+from agentflow.cli.screen import PlainConsole, Screen, columns
+from agentflow.cli.serving import serving_app
 from agentflow.cli.tools import as_json as tools_as_json
 from agentflow.cli.tools import lines as tool_lines
-from agentflow.config import NO_TOOLS, build_agent, load_tools, tool_modules
-from agentflow.errors import AgentflowError, ConfigError, RequestError
+from agentflow.config import build_agent, load_tools, open_store, tool_modules
+from agentflow.errors import AgentflowError, ConfigError, RequestError, StoreError
 from agentflow.events import AgentEvent, encode, json_schema
 from agentflow.models.routing import resolve_chain
 from agentflow.settings import DEFAULT_FILE, Settings
@@ -40,18 +43,12 @@ app = typer.Typer(
 )
 models_app = typer.Typer()
 app.add_typer(models_app, name="models")
+app.add_typer(kept_app)
+app.add_typer(serving_app)
 
 BaseUrl: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Address of an OpenAI-compatible server; the model is then one of its own.", show_default=False),
-]
-Tools: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PKG.MODULE",
-        help=f"Module whose tools are offered; may be given several times; {NO_TOOLS!r} offers none.",
-        show_default="calculator and current_time",
-    ),
 ]
 
 
@@ -59,12 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, by default with the program's arguments. Returns the exit code.
 
     0 the run ended `final`, 1 it failed, did not end in its time, or waited for a person where there is none, 2 wrong
-    usage or configuration, or a provider that could not be reached or refused before it answered anything, or no output
-    (one line on stderr), 130 it was cancelled. A pipe that nobody reads any more ends it without a word, with 130 or 1.
+    usage or configuration, or a provider that could not be reached or refused before it answered anything, or a store
+    that cannot be used, or no output (one line on stderr), 130 it was cancelled. A pipe that nobody reads any more ends
+    it without a word, with 130 or 1.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if not _standard_streams():
-        _complain("standard output is closed: leave it open, or send it to a file")
+        complain("standard output is closed: leave it open, or send it to a file")
         return EXIT_USAGE
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has no "é" is no reason to stop
@@ -72,17 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int | None = app(arguments or ["--help"], prog_name="agentflow", standalone_mode=False)
         sys.stdout.flush()
     except TyperException as error:
-        _complain(f"{error.format_message()} (--help shows what there is)")
+        complain(f"{error.format_message()} (--help shows what there is)")
         return EXIT_USAGE
     except AgentflowError as error:
         fault = setup_fault(error.kind, str(error), None)
-        _complain(fault or str(error))
-        return EXIT_USAGE if fault or isinstance(error, RequestError) else EXIT_FAILED
+        complain(fault or str(error))
+        return EXIT_USAGE if fault or isinstance(error, RequestError | StoreError) else EXIT_FAILED
     except OSError as error:
-        _discard(1)
+        discard(1)
         if isinstance(error, BrokenPipeError):
             return EXIT_FAILED
-        _complain(f"output cannot be written, or input not be read: {error}")
+        complain(f"output cannot be written, or input not be read: {error}")
         return EXIT_USAGE
     return code or 0
 
@@ -97,12 +95,6 @@ def _standard_streams() -> bool:
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  open to the end
     return output
-
-
-def _discard(number: int) -> None:
-    """Drop what is to be written yet to a standard stream that fails; the program's end would try it once more."""
-    with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), number)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
@@ -138,23 +130,28 @@ def chat(
     base_url: BaseUrl = None,
     tools: Tools = None,
     system: Annotated[str, typer.Option(help="Instructions for the model.", show_default=False)] = "",
-    session: Annotated[str | None, typer.Option(help="Id of the session.", show_default="a new one")] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Id of the session, which may be one of before.", show_default="a new one")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write the events to standard output, one a line.", metavar="")
     ] = False,
 ) -> int:
     """Talk to a model that can call tools.
 
+    Runs and sessions are kept: --session goes on with one, `agentflow sessions` and `agentflow runs` show them.
     Approvals and questions are put to you on a terminal; elsewhere, and with --json, they end the run with exit code 1.
     """
     screen = Screen(PlainConsole())
     show = _json_lines() if as_json else screen.show
     messages, interactive = _messages(message)
-    agent = build_agent(Settings(), model=model, base_url=base_url, tools=tools or (), instructions=system)
+    settings = Settings()
+    store = open_store(settings, default="sqlite")
+    agent = build_agent(settings, model=model, base_url=base_url, tools=tools or (), instructions=system, store=store)
 
-    def complain(line: str) -> None:
+    def tell(line: str) -> None:
         screen.end_line()
-        _complain(line)
+        complain(line)
 
     def decide(waiting: Waiting) -> Decision:
         screen.end_line()
@@ -163,28 +160,14 @@ def chat(
     attended = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
     asked = decide if attended else None
     try:
-        return converse(agent, messages, show, complain, ask=asked, session_id=session, patient=interactive)
+        return converse(agent, messages, show, tell, store=store, ask=asked, session_id=session, patient=interactive)
     except BrokenPipeError:  # nobody reads any more, as after `| head`
         os._exit(EXIT_CANCELLED)  # the agent is closed; an ordinary end would try the pipe again, and complain
 
 
 def _json_lines() -> Callable[[AgentEvent], None]:
-    write = _stdout_alone()
+    write = stdout_alone()
     return lambda event: write(encode(event))
-
-
-def _stdout_alone() -> Callable[[bytes], None]:
-    """Writes lines to standard output, and lets nothing else get there: tools print, and so do their processes."""
-    stdout = os.dup(1)  # unbuffered, so that a line that could not be written is not tried again at exit
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-
-    def write(line: bytes) -> None:
-        left = memoryview(line + b"\n")
-        while left:
-            left = left[os.write(stdout, left) :]
-
-    return write
 
 
 def _messages(message: str | None) -> tuple[Iterator[str], bool]:
@@ -216,7 +199,7 @@ def _some(messages: Iterator[str]) -> Iterator[str]:
 def _typed() -> Iterator[str]:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  editing and history, where the platform has it
-    _complain("/quit or Ctrl-D ends, Ctrl-C cancels an answer")
+    complain("/quit or Ctrl-D ends, Ctrl-C cancels an answer")
     while True:
         try:
             line = input("> ").strip()
@@ -238,7 +221,7 @@ def schema(
     if output is None:
         sys.stdout.write(text)
     else:
-        _write_file(output, text)
+        _write(output, text)
     return 0
 
 
@@ -253,7 +236,7 @@ def models(
     """Show the known providers, whether each has its key, and the aliases."""
     if context.invoked_subcommand is None:
         settings = Settings()
-        _print(overview(settings) if provider is None else asyncio.run(served(provider, settings)))
+        print_lines(overview(settings) if provider is None else asyncio.run(served(provider, settings)))
     return 0
 
 
@@ -267,13 +250,13 @@ def check_model(
 ) -> int:
     """Ask a model for one token: is it there, does it take the key, how long does it take."""
     chosen = resolve_chain(model, Settings(), base_url=base_url)
-    return asyncio.run(check(chosen, lambda line: _print([line]), _complain))
+    return asyncio.run(check(chosen, lambda line: print_lines([line]), complain))
 
 
 @models_app.command("pull")
 def pull_model() -> int:
     """Fetch the local model's file, if it is not there yet, and show where it is."""
-    _print([str(pull())])
+    print_lines([str(pull())])
     return 0
 
 
@@ -289,16 +272,16 @@ def show_tools(
     ] = False,
 ) -> int:
     """Show the tools that `chat` would offer, and their parameters."""
-    write = _stdout_alone() if as_json else None
+    write = stdout_alone() if as_json else None
     registry = ToolRegistry(load_tools(tool_modules(Settings(), tools or ())))
     if lint:
         found = lint_all(registry)
-        _print(found or ["nothing found"])
+        print_lines(found or ["nothing found"])
         return 1 if found else 0
     if write is not None:
         write(tools_as_json(registry).encode())
     else:
-        _print(tool_lines(registry) or ["no tools"])
+        print_lines(tool_lines(registry) or ["no tools"])
     return 0
 
 
@@ -312,8 +295,8 @@ def init(
     text = importlib.resources.files("agentflow.cli").joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
     if os.path.exists(path) and not force:
         raise ConfigError(f"{str(path)!r} is there already: --force overwrites it, --path writes another")
-    _write_file(path, text)
-    _print([f"wrote {path}"])
+    _write(path, text)
+    print_lines([f"wrote {path}"])
     return 0
 
 
@@ -324,26 +307,12 @@ def doctor(
 ) -> int:
     """Say whether a run can be started here, and what to do about what is missing."""
     findings = asyncio.run(examine(offline=offline))
-    _print(columns([(finding.level, finding.subject, finding.text) for finding in findings]))
+    print_lines(columns([(finding.level, finding.subject, finding.text) for finding in findings]))
     problems = sum(finding.level == "problem" for finding in findings)
-    _print([f"a run cannot be started; problems: {problems}" if problems else "a run can be started"])
+    print_lines([f"a run cannot be started; problems: {problems}" if problems else "a run can be started"])
     return EXIT_FAILED if problems else 0
 
 
-def _print(lines: Iterable[str]) -> None:
-    sys.stdout.writelines(f"{cleaned(line)}\n" for line in lines)
-
-
-def _write_file(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{str(path)!r} cannot be written: {error}") from error
-
-
-def _complain(line: str) -> None:
-    try:
-        sys.stderr.write(f"agentflow: {one_line(line)}\n")
-        sys.stderr.flush()
-    except OSError:  # there is nobody to tell; the exit code has to do
-        _discard(2)
+def _write(path: Path, text: str) -> None:
+    with written_file(path) as file:
+        file.write(text.encode())

@@ -87,6 +87,14 @@ async def ended(process):
 
 
 @pytest.fixture(autouse=True)
+def store_path(monkeypatch, tmp_path):
+    """The file in which all commands of a test keep their runs: not the one in the home of whoever runs the tests."""
+    path = tmp_path / "store.db"
+    monkeypatch.setenv("AGENTFLOW_MEMORY__URL", str(path))
+    return path
+
+
+@pytest.fixture(autouse=True)
 def ctrl_c_is_heard():
     """Processes inherit an ignored Ctrl-C, as a job in the background of a script has it; the tests send some."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -95,7 +103,18 @@ def ctrl_c_is_heard():
 
 
 @pytest.fixture
-def on_terminal(tmp_path):
+def environment(tmp_path, store_path):
+    """`environment(**variables)`: all the variables of a command; one that is None is not set."""
+
+    def make(**variables):
+        here = {"HOME": str(tmp_path), "AGENTFLOW_MEMORY__URL": str(store_path)}
+        return {name: value for name, value in (ENVIRONMENT | here | variables).items() if value is not None}
+
+    return make
+
+
+@pytest.fixture
+def on_terminal(tmp_path, environment):
     """`async with on_terminal(provider, ...) as (process, terminal)`: a chat that a person types into."""
 
     @contextlib.asynccontextmanager
@@ -105,7 +124,7 @@ def on_terminal(tmp_path):
                 *(sys.executable, "-m", "agentflow", "chat", "--base-url", provider.base_url, "--model", "m"),
                 *arguments,
                 cwd=tmp_path,
-                env=ENVIRONMENT | {"TERM": "xterm-256color", "HOME": str(tmp_path), **variables},
+                env=environment(TERM="xterm-256color", **variables),
                 stdin=terminal.slave,
                 stdout=terminal.slave,
                 stderr=terminal.slave,
@@ -137,7 +156,7 @@ def wait_until_asleep():
 
 
 @pytest.fixture
-def agentflow(tmp_path):
+def agentflow(tmp_path, environment):
     """`async with agentflow("chat", ...) as command`: started in an empty directory, ended with the test."""
 
     @contextlib.asynccontextmanager
@@ -148,7 +167,7 @@ def agentflow(tmp_path):
             "agentflow",
             *arguments,
             cwd=tmp_path,
-            env=ENVIRONMENT | {"HOME": str(tmp_path), **variables},
+            env=environment(**variables),
             stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
