@@ -53,8 +53,8 @@ SAYS = {
     ],
     "subscribe.py": [
         r"tool: calculator '[success]\n14'",
-        "answer: 2+3*4 is 14.",
         "end: final after 2 calls of the model",
+        "answer: 2+3*4 is 14.",
     ],
     "weather.py": [
         'weather_by_city({\'city\': \'Berlin\'}) -> {"city":"Berlin","sky":"sunny","celsius":21}',

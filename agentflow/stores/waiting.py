@@ -12,10 +12,10 @@ K = TypeVar("K")
 
 
 class Waiters(Generic[K]):
-    """Futures by key, of any one loop at a time."""
+    """Futures by key, of any one loop at a time. Who came first is woken first."""
 
     def __init__(self) -> None:
-        self._futures: dict[K, set[asyncio.Future[None]]] = {}
+        self._futures: dict[K, dict[asyncio.Future[None], None]] = {}
 
     @property
     def keys(self) -> Sequence[K]:
@@ -26,12 +26,12 @@ class Waiters(Generic[K]):
     def join(self, key: K) -> Iterator[asyncio.Future[None]]:
         """A future that is done when `key` is next woken; who joins before he looks misses nothing."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._futures.setdefault(key, set())
-        waiting.add(future)
+        waiting = self._futures.setdefault(key, {})
+        waiting[future] = None
         try:
             yield future
         finally:
-            waiting.discard(future)
+            waiting.pop(future, None)
             if not waiting and self._futures.get(key) is waiting:
                 del self._futures[key]
 
