@@ -50,7 +50,7 @@ from agentflow.transports.server import SERVER, Server
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 1000  # after which a client that was cut off comes back
-_PATIENCE = 1.0  # seconds in which a run that is refused at once is answered with a status instead of a stream
+_PATIENCE = 0.25  # seconds in which a run that is refused at once is answered with a status instead of a stream
 
 HEADERS = {
     "Content-Type": "text/event-stream",

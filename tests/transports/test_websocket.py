@@ -1,0 +1,464 @@
+import asyncio
+import random
+
+import pytest
+
+from agentflow import Agent, InMemoryStore, Settings
+from agentflow.errors import StoreError
+from agentflow.events import EventType
+from agentflow.models.base import ModelChunk
+from agentflow.stores.sqlite import SqliteStore
+from agentflow.testing import ScriptedModel, assert_laws, call
+from agentflow.tools import ask_user
+from agentflow.transports.app import drain
+from agentflow.transports.server import SERVER
+from agentflow.transports.websocket import BURST, MAX_FOLLOWED, MAX_SOCKETS
+from tests.transports.served import Gate, HandClock, pair, served, settled
+from tests.transports.sockets import PATH, Client, connected
+from tests.transports.test_adapter import BAD_VALUES, GOOD, send
+from tests.transports.test_auth import bearer, made
+from tests.transports.test_bodies import BAD_JSON
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_a_run_is_acknowledged_and_told_whole():
+    async with served() as here, connected(here) as client:
+        run_id = await client.accepted("run", input="hello")
+        assert client.events == {}
+        found = await client.ended(run_id)
+        assert_laws(found)
+        assert found[-1].text == "Hello there."
+        assert found == list(await here.server.store.read(run_id, 0, 1000))
+
+
+async def test_several_runs_share_a_socket_and_each_is_told_in_order():
+    models = {name: Gate(f"{name} ", "done") for name in ("one", "two", "three")}
+    async with served(*pair(**models)) as here, connected(here) as client:
+        runs = {name: await client.accepted("run", input="hello", agent=name) for name in models}
+        for name in reversed(models):
+            while not any(event.type == EventType.DELTA for event in client.events.get(runs[name], ())):
+                await client.next()
+            models[name].open.set()
+            assert (await client.ended(runs[name]))[-1].text == f"{name} done"
+        for run_id, found in client.events.items():
+            assert_laws(found)
+            assert {event.run_id for event in found} == {run_id}
+
+
+async def test_who_connects_again_goes_on_after_the_last_event_seen():
+    model = Gate()
+    async with served(Agent(model=model)) as here:
+        async with connected(here) as client:
+            run_id = await client.accepted("run", input="hello")
+            await client.until("delta")
+            seen = client.events[run_id]
+            await client.drop()
+        model.open.set()
+        async with connected(here) as client:
+            assert await client.accepted("follow", run_id=run_id, after=seen[-1].seq) == run_id
+            assert_laws(seen + await client.ended(run_id))
+
+
+async def test_a_run_that_is_sent_twice_with_one_id_is_one_run():
+    async with served() as here, connected(here) as client:
+        first = await client.accepted("run", input="hello", request_id="r1")
+        await client.ended(first)
+        client.events.clear()
+        assert await client.accepted("run", input="hello", request_id="r1") == first
+        assert_laws(await client.ended(first))
+        error = await client.refused("run", input="other", request_id="r1")
+        assert error["kind"] == "conflict"
+
+
+async def test_following_a_run_again_begins_anew_at_the_cursor():
+    model = Gate()
+    async with served(Agent(model=model)) as here, connected(here) as client:
+        run_id = await client.accepted("run", input="hello")
+        await client.until("delta")
+        first = list(client.events.pop(run_id))
+        await client.accepted("follow", run_id=run_id, after=2)
+        model.open.set()
+        again = await client.ended(run_id)
+        assert [event.seq for event in again] == list(range(3, again[-1].seq + 1))
+        assert again[: len(first) - 2] == first[2:]
+
+
+async def test_a_cursor_beyond_the_last_event_waits_for_it():
+    model = Gate()
+    async with served(Agent(model=model)) as here, connected(here) as client:
+        run_id = await client.accepted("run", input="hello")
+        last = (await client.until("delta"))["seq"]
+        client.events.clear()
+        await client.accepted("follow", run_id=run_id, after=last + 2)
+        model.open.set()
+        found = await client.ended(run_id)
+        assert found[0].seq == last + 3
+
+
+async def test_nothing_is_told_after_the_end_and_the_socket_stays():
+    async with served() as here, connected(here) as client:
+        run_id = await client.accepted("run", input="hello")
+        end = (await client.ended(run_id))[-1]
+        client.events.clear()
+        await client.accepted("follow", run_id=run_id, after=end.seq)
+        other = await client.accepted("run", input="again")
+        await client.ended(other)
+        assert set(client.events) == {other}
+
+
+async def waiting(client):
+    """A run that waits for the approval of a call, and that approval."""
+    run_id = await client.accepted("run", input="send it")
+    asked = await client.until("approval")
+    await client.until("state")
+    return run_id, asked
+
+
+DECISIONS = {
+    "approve": (lambda asked: {"arguments_hash": asked["arguments_hash"]}, "sent to bob"),
+    "reject": (lambda asked: {"why": "not him"}, "not him"),
+    "amend": (lambda asked: {"arguments": {"to": "eve"}}, "sent to eve"),
+}
+
+
+@pytest.mark.parametrize("kind", DECISIONS)
+async def test_a_call_is_decided_on(kind):
+    fields, expected = DECISIONS[kind]
+    agent = Agent(model=ScriptedModel([call("send", to="bob")], "Done.", "Done."), tools=[send])
+    async with served(agent) as here, connected(here) as client:
+        run_id, asked = await waiting(client)
+        decision = {"run_id": run_id, "call_id": asked["call_id"], **fields(asked)}
+        await client.accepted(kind, user_id=None, **decision)
+        assert expected in (await client.ended(run_id))[-1].tools[0].result
+        assert (await client.refused(kind, **decision))["kind"] == "not_pending"
+
+
+async def test_a_question_is_answered():
+    model = ScriptedModel([call("ask_user", question="Which?")], "The blue one.")
+    async with served(Agent(model=model, tools=[ask_user])) as here, connected(here) as client:
+        run_id = await client.accepted("run", input="take one")
+        asked = await client.until("question")
+        await client.until("state")
+        await client.accepted("answer", run_id=run_id, text="blue", question_id=asked["question_id"])
+        assert (await client.ended(run_id))[-1].text == "The blue one."
+
+
+async def test_a_run_is_cancelled():
+    async with served(Agent(model=Gate())) as here, connected(here) as client:
+        run_id = await client.accepted("run", input="hello")
+        await client.until("delta")
+        await client.accepted("cancel", run_id=run_id)
+        assert (await client.ended(run_id))[-1].reason == "user"
+        await client.accepted("cancel", run_id=run_id)
+
+
+async def test_a_run_that_cannot_begin_is_refused_after_all():
+    settings = Settings(session={"busy": "reject"})
+    agent = Agent(model=Gate(), settings=settings)
+    async with served(agent, settings=settings) as here, connected(here) as client:
+        await client.accepted("run", input="hello", session_id="s")
+        await client.until("delta")
+        run_id = await client.accepted("run", input="hello", session_id="s")
+        told = await client.until("refused")
+        assert (told["id"], told["run_id"], told["error"]["kind"]) == ("run", run_id, "busy")
+
+
+async def test_a_run_whose_log_cannot_be_read_on_is_told_so_and_can_be_followed_again(monkeypatch):
+    async with served() as here, connected(here) as client:
+        run_id = await client.accepted("run", input="hello")
+        await client.ended(run_id)
+        client.events.clear()
+        read, errors = here.server.store.read, [StoreError("gone"), None]  # the first look is for the run's user
+
+        async def failing(*args):
+            if errors and (error := errors.pop()) is not None:
+                raise error
+            return await read(*args)
+
+        monkeypatch.setattr(here.server.store, "read", failing)
+        await client.accepted("follow", run_id=run_id)
+        told = await client.until("refused")
+        assert (told["id"], told["run_id"], told["error"]["kind"]) == ("follow", run_id, "store")
+        await client.accepted("follow", run_id=run_id)
+        assert_laws(await client.ended(run_id))
+
+
+class Slow:
+    """A model whose answer comes in many pieces over time."""
+
+    provider = name = "slow"
+
+    async def stream(self, request):
+        for number in range(30):
+            await asyncio.sleep(0.25)
+            yield ModelChunk(text=f"{number} ")
+        yield ModelChunk(finish_reason="stop")
+
+
+@pytest.mark.parametrize("kind", ["in_memory", "sqlite"])
+@pytest.mark.parametrize("seed", range(5))
+async def test_clients_that_are_cut_off_at_random_lose_nothing_and_see_nothing_twice(kind, seed, tmp_path):
+    chance = random.Random(seed)
+    store = InMemoryStore() if kind == "in_memory" else SqliteStore(tmp_path / "runs.db")
+    cuts = 0
+    async with served(Agent(model=Slow(), store=store)) as here:
+        seen = {}
+        while not seen or any(events[-1].type != EventType.FINAL for events in seen.values()):
+            async with connected(here) as client:
+                client.events = seen
+                if not seen:
+                    for _ in range(3):
+                        seen[await client.accepted("run", input="hello")] = []
+                for run_id, events in list(seen.items()):
+                    if not events or events[-1].type != EventType.FINAL:
+                        await client.accepted("follow", run_id=run_id, after=len(events))
+                for _ in range(chance.randrange(12)):
+                    await client.next()
+                    if all(events and events[-1].type == EventType.FINAL for events in seen.values()):
+                        break
+                if chance.random() < 0.7:
+                    await client.drop()
+                cuts += 1
+        assert cuts > 10
+        for run_id, events in seen.items():
+            assert events == list(await store.read(run_id, 0, 1000))
+            assert_laws(events)
+    await store.aclose()
+
+
+async def test_a_run_that_nobody_follows_any_more_is_cancelled_after_the_grace():
+    async with served(Agent(model=Gate())) as here:
+        async with connected(here) as client:
+            run_id = await client.accepted("run", input="hello")
+            await client.until("delta")
+        chain = here.server.chain(run_id)
+        await asyncio.sleep(29)
+        assert chain.state != "cancelled"
+        assert (await chain).reason == "disconnect"
+
+
+async def test_with_batches_a_window_is_one_message():
+    settings = Settings(flow={"mode": "batch"})
+    async with served(settings=settings) as here, connected(here) as client:
+        await client.accepted("run", input="hello")
+        batches = []
+        while not batches or batches[-1][-1]["type"] != "final":
+            batches.append(await client.socket.receive_json())
+        assert [event["seq"] for batch in batches for event in batch] == list(range(1, sum(map(len, batches)) + 1))
+        assert len(batches) < sum(map(len, batches))
+
+
+# -- what is refused ---------------------------------------------------------------------------------------
+
+
+async def test_what_is_no_command_is_refused_and_the_next_one_done(caplog):
+    clock = HandClock()
+    async with served(clock=clock) as here, connected(here) as client:
+        for data in BAD_JSON.values():
+            try:
+                text = data.decode()
+            except UnicodeDecodeError:
+                continue  # no text at all
+            clock.advance(1)
+            await client.socket.send_str(text)
+            told = await client.next()
+            assert (told["type"], told["id"], told["error"]["kind"]) == ("refused", None, "request")
+        for kind, fields in GOOD.items():
+            for name, values in BAD_VALUES.items():
+                for value in values:
+                    if name in fields or name == "surplus":
+                        clock.advance(1)
+                        error = await client.refused(kind, **{**fields, name: value})
+                        assert error["kind"] == "request"
+        await client.ended(await client.accepted("run", input="hello"))
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in GOOD if kind != "run"])
+async def test_the_runs_of_others_are_as_unknown_as_those_that_never_were(kind):
+    agent = Agent(model=ScriptedModel([call("send", to="bob")]), tools=[send])
+    async with served(agent) as here, connected(here) as client:
+        run_id, asked = await waiting(client)
+        fields = {**GOOD[kind], "call_id": asked["call_id"]} if "call_id" in GOOD[kind] else GOOD[kind]
+        foreign = await client.refused(kind, **{**fields, "run_id": run_id, "user_id": "eve"})
+        unknown = await client.refused(kind, **{**fields, "run_id": "nothing", "user_id": "eve"})
+        assert foreign["kind"] == "run_not_found"
+        assert foreign["message"].replace(run_id, "nothing") == unknown["message"]
+        assert here.server.chain(run_id).state == "suspended"
+
+
+async def test_what_goes_wrong_on_our_side_is_told_without_details(monkeypatch, caplog):
+    async with served() as here, connected(here) as client:
+
+        async def broken(*_):
+            raise ValueError("a secret detail")
+
+        monkeypatch.setattr(here.server, "check_run", broken)
+        error = await client.refused("cancel", run_id="r")
+        assert error == {"kind": "internal", "message": "the server failed; its log says why"}
+        await client.ended(await client.accepted("run", input="hello"))
+    assert [record.message for record in caplog.records] == ["a command failed"]
+
+
+async def test_a_socket_follows_so_many_runs_and_no_more():
+    agent = Agent(model=Gate(), settings=Settings())
+    clock = HandClock()
+    async with served(agent, clock=clock) as here, connected(here) as client:
+        runs = []
+        for _ in range(MAX_FOLLOWED):
+            clock.advance(1)
+            runs.append(await client.accepted("run", input="hello"))
+        assert (await client.refused("run", input="hello"))["kind"] == "limit"
+        assert await client.accepted("follow", run_id=runs[0]) == runs[0]
+        await client.accepted("cancel", run_id=runs[1])
+        await client.ended(runs[1])
+        clock.advance(5)
+        await client.accepted("cancel", run_id=await client.accepted("run", input="hello"))
+
+
+# -- who is let in, and for how long -----------------------------------------------------------------------
+
+
+async def test_nobody_connects_without_a_key_where_there_are_keys():
+    key, keys = made("ann")
+    async with served(keys=keys) as here:
+        for headers in ({}, bearer("wrong"), {"Authorization": "Basic x"}):
+            async with here.get(PATH, headers=headers | {"Connection": "Upgrade", "Upgrade": "websocket"}) as response:
+                assert response.status == 401
+        async with connected(here, headers=bearer(key)) as client:
+            found = await client.ended(await client.accepted("run", input="hello"))
+            assert found[0].user_id == "ann"
+            assert (await client.refused("run", input="hello", user_id="bob"))["kind"] == "forbidden"
+
+
+async def test_a_browser_connects_with_a_ticket_once():
+    key, keys = made("ann")
+    async with served(keys=keys) as here:
+        _, issued = await here.posted("/api/tickets", {}, headers=bearer(key))
+        path = f"{PATH}?ticket={issued['ticket']}"
+        async with connected(here, path) as client:
+            assert (await client.ended(await client.accepted("run", input="hello")))[0].user_id == "ann"
+        status, _ = await here.json(path)
+        assert status == 401
+
+
+async def test_a_key_that_is_revoked_ends_what_it_has_open():
+    (key, keys), (other, more) = made("ann"), made("bob")
+    async with (
+        served(Agent(model=Gate()), keys=keys | more) as here,
+        connected(here, headers=bearer(key)) as client,
+        connected(here, headers=bearer(other)) as neighbour,
+    ):
+        await client.accepted("run", input="hello")
+        await client.until("delta")
+        here.server.replace_keys(here.server.settings.server.model_validate({"keys": more}).keys)
+        await client.send("run", input="hello")
+        assert await client.closed() == (1008, "the key is good no more")
+        assert len(here.server.presence) == 1
+        await neighbour.accepted("run", input="hello")
+
+
+async def test_a_user_has_so_many_sockets_and_no_more():
+    async with served() as here:
+        clients = [await here.client.ws_connect(f"{here.base}{PATH}?user_id=ann") for _ in range(MAX_SOCKETS)]
+        status, body = await here.json(f"{PATH}?user_id=ann")
+        assert (status, body["error"]["kind"]) == (429, "limit")
+        async with connected(here, f"{PATH}?userId=bob") as client:
+            await client.ended(await client.accepted("run", input="hello"))
+        await clients[0].close()
+        await Client(clients[1]).drop()
+        await settled()
+        for _ in range(2):
+            clients.append(await here.client.ws_connect(f"{here.base}{PATH}?user_id=ann"))
+        for client in clients:
+            await client.close()
+        await settled()
+        assert not here.server.connections.sockets
+        assert len(here.server.connections) == 0
+
+
+async def test_who_sends_too_much_is_closed():
+    clock = HandClock()
+    async with served(clock=clock) as here, connected(here) as client:
+        for _ in range(int(BURST)):
+            assert (await client.refused("follow", run_id="r"))["kind"] == "run_not_found"
+        clock.advance(1)
+        for _ in range(20):
+            await client.refused("follow", run_id="r")
+        await client.send("follow", run_id="r")
+        assert await client.closed() == (1008, "over 20 messages a second")
+
+
+async def test_a_stranger_that_asks_for_nothing_is_closed():
+    async with served() as here, connected(here) as client:
+        assert await client.closed() == (1000, "nothing was asked for 60 s")
+        assert asyncio.get_running_loop().time() == pytest.approx(60, abs=1)
+
+
+async def test_a_stranger_that_follows_a_run_stays_as_long_as_it_lasts():
+    model = Gate()
+    async with served(Agent(model=model)) as here, connected(here) as client:
+        run_id = await client.accepted("run", input="hello")
+        asyncio.get_running_loop().call_later(90, model.open.set)
+        await client.ended(run_id)
+        assert (await client.closed())[0] == 1000
+        assert asyncio.get_running_loop().time() >= 90 + 60
+
+
+async def test_who_has_a_key_stays_as_long_as_pings_are_answered():
+    key, keys = made("ann")
+    async with served(keys=keys) as here, connected(here, headers=bearer(key)) as client:
+        closed = asyncio.get_running_loop().create_task(client.closed())
+        await asyncio.sleep(3600)
+        assert not closed.done()
+        await client.socket.close()
+        await closed
+
+
+async def test_who_answers_no_ping_is_given_up():
+    async with served() as here, connected(here, autoping=False) as client:
+        assert (await client.socket.receive()).type.name == "PING"
+        assert asyncio.get_running_loop().time() == pytest.approx(20, abs=1)
+        assert await client.closed() == (1011, "no answer to a ping")
+        assert asyncio.get_running_loop().time() == pytest.approx(40, abs=1)
+
+
+async def test_a_server_that_shuts_down_takes_no_new_work_and_says_goodbye():
+    model = Gate()
+    async with served(Agent(model=model), shutdown_grace=10) as here, connected(here) as client:
+        run_id = await client.accepted("run", input="hello")
+        await client.until("delta")
+        ending = asyncio.get_running_loop().create_task(drain(here.app))
+        await settled()
+        assert (await client.refused("run", input="more"))["kind"] == "unavailable"
+        status, _ = await here.json(PATH)
+        assert status == 503
+        model.open.set()
+        assert (await client.ended(run_id))[-1].type == EventType.FINAL
+        assert await client.closed() == (1001, "the server shuts down")
+        await ending
+    assert here.app[SERVER].draining
+
+
+async def test_an_ordinary_request_is_told_that_this_is_a_websocket():
+    async with served() as here:
+        status, body = await here.json(PATH)
+        assert (status, body["error"]["kind"]) == (400, "bad_request")
+        status, body = await here.json(f"{PATH}?surplus=1")
+        assert (status, body["error"]["kind"]) == (400, "request")
+
+
+async def test_nothing_is_left_of_those_who_came_and_went():
+    async with served(Agent(model=Gate())) as here:
+        tasks = len(asyncio.all_tasks())
+        for number in range(50):
+            async with connected(here, f"{PATH}?user_id=u{number}") as client:
+                run_id = await client.accepted("run", input="hello")
+                await client.until("delta")
+                await client.accepted("cancel", run_id=run_id)
+                await client.drop()
+        await settled(200)
+        assert len(here.server.connections) == 0
+        assert not here.server.connections.sockets
+        assert len(asyncio.all_tasks()) <= tasks
