@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Command: TypeAlias = tuple[str | bytes | float, ...]
+Argument: TypeAlias = str | bytes | float
 
 MAX_WAITING_CALLS = 10_000  # calls that may wait for each connection
 _BATCH = 100  # of them that are sent at once
@@ -41,18 +41,22 @@ end
 return found or ARGV[3]
 """
 
-# What to say of an error, by a word that is its name or stands in its text.
+# What to say of an error, by words that are its name or stand in its text: not every version of the server and of the
+# client library gives it the same name.
 _FAULTS = (
-    ("LOADING", "it is loading its data; try again in a while"),
-    ("OOM", "its memory is full (maxmemory): give it more, or a shorter ttl to the store; reading goes on"),
-    ("READONLY", "it is a replica, which only reads; point the URL to the primary"),
-    ("MASTERDOWN", "it is a replica that has lost its primary"),
-    ("MISCONF", "it cannot write to its disk and refuses to change anything; look at its log"),
-    ("NOREPLICAS", "it has too few replicas to accept a write"),
-    ("BUSY ", "it is busy with a script of somebody else; try again in a while"),
-    ("MOVED", "it is a member of a Redis Cluster, which this store cannot use"),
-    ("AuthenticationError", "it refuses the user or the password of the URL"),
-    ("NoPermissionError", "the user of the URL may not do this; the store's commands and keys must be allowed"),
+    (("BusyLoadingError", "LOADING"), "it is loading its data; try again in a while"),
+    (
+        ("OutOfMemoryError", "OOM"),
+        "its memory is full (maxmemory): give it more, or the store a shorter ttl; reading goes on",
+    ),
+    (("ReadOnlyError", "READONLY"), "it is a replica, which only reads; point the URL to the primary"),
+    (("MasterDownError", "MASTERDOWN"), "it is a replica that has lost its primary"),
+    (("MovedError", "MOVED"), "it is a member of a Redis Cluster, which this store cannot use"),
+    (("MISCONF",), "it cannot write to its disk and refuses to change anything; look at its log"),
+    (("NOREPLICAS",), "it has too few replicas to accept a write"),
+    (("BUSY ",), "it is busy with a script of somebody else; try again in a while"),
+    (("AuthenticationError",), "it refuses the user or the password of the URL"),
+    (("NoPermissionError",), "the user of the URL may not do this; the store's commands and keys must be allowed"),
 )
 
 
@@ -76,17 +80,17 @@ class _Lane:
         self._make_connection = make_connection
         self._patience = patience
         self._connection: Any = None
-        self._waiting: deque[tuple[Command, asyncio.Future[Any]]] = deque()
+        self._waiting: deque[tuple[list[bytes], asyncio.Future[Any]]] = deque()
         self._sent: deque[asyncio.Future[Any]] = deque()
         self._asked = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._sent)
 
-    def put(self, command: Command) -> asyncio.Future[Any]:
-        """Send `command` when it is its turn. The future gets the reply; an exception as its result."""
+    def put(self, packed: list[bytes]) -> asyncio.Future[Any]:
+        """Send a command when it is its turn. The future gets the reply; an exception as its result."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((command, future))
+        self._waiting.append((packed, future))
         self._asked.set()
         return future
 
@@ -100,25 +104,28 @@ class _Lane:
                     await self._drop_if_closed()
                 try:
                     await self._exchange()
-                except (RedisError, OSError, UnicodeError) as error:  # a TimeoutError is an OSError
+                except (RedisError, OSError) as error:  # a TimeoutError is an OSError
                     await self._drop()
                     while self._sent:
                         self._answer(error)
         finally:
+            self._sent.extend(future for _, future in self._waiting)
+            while self._sent:
+                self._answer(StoreError("the store was closed while a call was under way"))
             await self._drop()
 
     async def _exchange(self) -> None:
-        commands: list[Command] = []
-        while self._waiting and len(commands) < _BATCH:
+        packed: list[bytes] = []
+        while self._waiting and len(self._sent) < _BATCH:
             command, future = self._waiting.popleft()
             if not future.done():
-                commands.append(command)
+                packed += command
                 self._sent.append(future)
         async with asyncio.timeout(self._patience):
             if self._connection is None:
                 self._connection = self._make_connection()
                 await self._connection.connect()
-            await self._connection.send_packed_command(self._connection.pack_commands(commands))
+            await self._connection.send_packed_command(packed)
         while self._sent:
             async with asyncio.timeout(self._patience):
                 try:
@@ -175,7 +182,7 @@ class RedisServer:
         }
         try:
             self._options: dict[str, Any] = {**parse_url(url), **ours}
-            self.make_connection()
+            self._packer = self.make_connection()
         except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"the URL of the Redis store is unusable ({error}); redis://host:6379/0 is one"
@@ -194,14 +201,14 @@ class RedisServer:
         self._lanes: list[_Lane] = []
         self._checking = asyncio.Lock()
 
-    async def call(self, *command: str | bytes | float) -> Any:
+    async def call(self, *command: Argument) -> Any:
         """The reply to one command: bytes, integers, None, and lists of them."""
         with self.translated():
             async with asyncio.timeout(self.call_timeout):
                 await self._ready()
-                return await self._send(command)
+                return await self._send(*command)
 
-    async def run(self, script: Script, key: str, *args: str | bytes | float) -> Any:
+    async def run(self, script: Script, key: str, *args: Argument) -> Any:
         """The reply of a script about `key`. Its first arguments are the prefix of all keys and the ttl in ms."""
         with self.translated():
             async with asyncio.timeout(self.call_timeout):
@@ -239,26 +246,26 @@ class RedisServer:
             )
         # What goes wrong while connecting comes wrapped in an error that says less.
         kinds = [kind.__name__ for one in (error, error.__cause__) for kind in type(one).__mro__]
-        names = " ".join([*kinds, getattr(error, "status_code", None) or "", text])
-        for word, meaning in _FAULTS:
-            if word in names:
+        known = " ".join([*kinds, text])
+        for words, meaning in _FAULTS:
+            if any(word in known for word in words):
                 return StoreError(f"{self.name}: {meaning} ({error})")
         return StoreError(f"{self.name} failed: {text}")
 
     # -- connections -------------------------------------------------------------------------------------
 
-    async def _send(self, command: Command) -> Any:
-        reply = await self._lane().put(command)
+    async def _send(self, *command: Argument) -> Any:
+        reply = await self._lane().put(self._packer.pack_command(*command))
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    async def _run(self, script: Script, key: str, *args: str | bytes | float) -> Any:
+    async def _run(self, script: Script, key: str, *args: Argument) -> Any:
         arguments = (1, key, self.prefix, self._ttl, *args)
         try:
-            return await self._send(("EVALSHA", script.sha, *arguments))
+            return await self._send("EVALSHA", script.sha, *arguments)
         except NoScriptError:
-            return await self._send(("EVAL", script.text, *arguments))
+            return await self._send("EVAL", script.text, *arguments)
 
     def _lane(self) -> _Lane:
         """An idle lane, a new one, or the one with the fewest calls."""
@@ -267,8 +274,8 @@ class RedisServer:
             lane = _Lane(self.make_connection, self.call_timeout)
             self._lanes.append(lane)
             self._owner.spawn(lane.run(), name="connection to Redis")
-        if len(lane) > MAX_WAITING_CALLS:
-            raise StoreError(f"{self.name}: more than {MAX_WAITING_CALLS} calls wait for it; try again in a while")
+        if len(lane) >= MAX_WAITING_CALLS:
+            raise StoreError(f"{self.name}: {MAX_WAITING_CALLS} calls wait for it already; try again in a while")
         return lane
 
     async def _ready(self) -> None:
@@ -287,7 +294,7 @@ class RedisServer:
     async def _check(self) -> tuple[str, ...]:
         """What speaks against the server. Raises where that is too much."""
         try:
-            info = _facts(await self._send(("INFO",)))
+            info = _facts(await self._send("INFO"))
         except NoPermissionError as error:
             found = [f"{self.name} does not tell whether it keeps its data ({error})"]
         else:

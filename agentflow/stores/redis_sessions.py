@@ -24,7 +24,7 @@ from agentflow.stores.base import (
 )
 from agentflow.stores.redis_runs import key_of, tag_of
 from agentflow.stores.redis_scripts import script
-from agentflow.stores.redis_server import RedisServer, Script, unpacked
+from agentflow.stores.redis_server import Argument, RedisServer, Script, unpacked
 
 IN_LINE = 5.0  # seconds after which a place in the line is lost, unless its store has asked again
 _TURNS = 100  # that are asked for at a time
@@ -333,7 +333,7 @@ async def keep_summary(server: RedisServer, seen: Session | SessionInfo, summary
     return bool(await _run(server, _KEEP_SUMMARY, seen.key, seen.number, seen.version, turns, _encode(summary)))
 
 
-async def _run(server: RedisServer, script: Script, key: SessionKey, *args: str | bytes | float) -> Any:
+async def _run(server: RedisServer, script: Script, key: SessionKey, *args: Argument) -> Any:
     return await server.run(script, session_key(server, key), tag_of(key), *args)
 
 

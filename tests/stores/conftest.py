@@ -51,3 +51,8 @@ def own_redis(tmp_path):
 def raw(url, prefix="agentflow", **options):
     defaults = {"ttl": 3600.0, "call_timeout": 10.0, "connections": 4, "require_aof": False}
     return RedisServer(url, prefix=prefix, **(defaults | options))
+
+
+def give(store, seconds):
+    """Let the calls of a store that is in use end after so many seconds."""
+    store._server.call_timeout = seconds

@@ -14,6 +14,7 @@ from agentflow.testing import store_suite
 from agentflow.testing.store_probe import KEY, LONG, PATIENCE, end, fill, in_line, log, turn
 from tests.builders import turns
 from tests.redis_servers import PROGRAMS, RedisProcess
+from tests.stores.conftest import give
 from tests.stores.redis_children import started
 
 
@@ -92,7 +93,7 @@ async def test_what_was_acknowledged_is_there_after_the_server_was_killed(progra
 
 async def test_a_follower_hears_that_the_server_has_gone_and_goes_on_when_it_is_there_again(own_redis, monkeypatch):
     monkeypatch.setattr(redis_watch, "BLOCK", 0.05)
-    store = RedisStore(own_redis.url, call_timeout=0.2)
+    store = RedisStore(own_redis.url, call_timeout=1.0)
     await store.append("r", log("r", count=3))
     for stop, go_on in ((own_redis.freeze, own_redis.thaw), (own_redis.kill, own_redis.start)):
         seen = []
@@ -112,28 +113,28 @@ async def test_a_follower_hears_that_the_server_has_gone_and_goes_on_when_it_is_
                 await store.append("r", log("r", 4))
             go_on()
         assert seen[:3] == [1, 2, 3]  # perhaps the 4th, which the frozen server has appended when it was thawed
-    patient = RedisStore(own_redis.url)
-    assert await patient.last("r") in (3, 4)
-    await patient.append("r", [end("r", (await patient.last("r") or 0) + 1)])
-    assert [event.seq async for event in follow(store, "r")][-1] == await patient.last("r")
+    last = await store.last("r")
+    assert last in (3, 4)
+    await store.append("r", [end("r", last + 1)])
+    assert [event.seq async for event in follow(store, "r")] == [*range(1, last + 2)]
     await store.aclose()
-    await patient.aclose()
 
 
 async def test_the_same_append_after_an_unknown_reply_is_refused_and_told_by_last(own_redis):
-    store, patient = RedisStore(own_redis.url, call_timeout=0.1), RedisStore(own_redis.url)
+    store = RedisStore(own_redis.url)
     await store.append("r", log("r"))
     own_redis.freeze()
+    give(store, 0.1)
     with pytest.raises(StoreError, match="whether it has done it is not known"):
         await store.append("r", log("r", 2, 3))
     own_redis.thaw()
-    while await patient.last("r") != 4:  # the server had it already
+    give(store, PATIENCE)
+    while await store.last("r") != 4:  # the server had it already
         pass
     with pytest.raises(StoreError, match="event 2 cannot follow 4"):
         await store.append("r", log("r", 2, 3))
     await store.append("r", log("r", 5))
     await store.aclose()
-    await patient.aclose()
 
 
 async def test_an_opening_that_is_cancelled_anywhere_leaves_the_session_free(redis_store):
@@ -151,21 +152,21 @@ async def test_an_opening_that_is_cancelled_anywhere_leaves_the_session_free(red
 
 
 async def test_an_opening_that_a_frozen_server_does_later_is_left_to_the_recovery(own_redis, caplog):
-    store, patient = RedisStore(own_redis.url, call_timeout=0.1), RedisStore(own_redis.url)
+    store = RedisStore(own_redis.url)
     await fill(store, KEY, "before")
-    await patient.last("r")
     own_redis.freeze()
+    give(store, 0.1)
     with pytest.raises(StoreError):
         await store.open_session(KEY, "late")
     assert "could not leave session 's'" in caplog.messages[-1]
     own_redis.thaw()
-    while not (records := await patient.list_runs(open_only=True)):
+    give(store, PATIENCE)
+    while not (records := await store.list_runs(open_only=True)):
         pass
     assert [(record.run_id, record.session) for record in records] == [("late", KEY)]
-    await patient.close_session(KEY, "late", None)
-    assert await patient.list_runs() == []
+    await store.close_session(KEY, "late", None)
+    assert await store.list_runs() == []
     await store.aclose()
-    await patient.aclose()
 
 
 async def test_closing_ends_what_still_waits(redis_process, prefix):

@@ -11,7 +11,7 @@ import redis.exceptions
 
 from agentflow.errors import ConfigError, StoreError, StoreFormatError
 from agentflow.stores.redis_server import RedisServer, Script, unpacked
-from agentflow.testing.store_probe import until
+from agentflow.testing.store_probe import PATIENCE, until
 from tests.builders import turns
 from tests.redis_servers import PROGRAMS, RedisProcess
 from tests.stores.conftest import raw
@@ -64,6 +64,40 @@ async def test_a_cancel_is_heard_wherever_it_hits(redis_server):
     assert all(outcomes)
 
 
+async def test_a_call_that_is_given_up_before_it_was_sent_never_is_and_takes_no_other_with_it(redis_process, prefix):
+    server = raw(redis_process.url, prefix, connections=1)
+    await server.call("PING")
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(server.call("RPUSH", prefix, number)) for number in range(5)]
+        await turns(1)
+        tasks[0].cancel()
+        tasks[3].cancel()
+    assert await server.call("LRANGE", prefix, 0, -1) == [b"1", b"2", b"4"]
+    await server.aclose()
+
+
+async def test_too_many_waiting_calls_are_refused(redis_process, redis_server, monkeypatch):
+    server = raw(redis_process.url, connections=1)
+    await server.call("PING")
+    monkeypatch.setattr("agentflow.stores.redis_server.MAX_WAITING_CALLS", 10)
+    replies = await asyncio.gather(*(server.call("ECHO", "x") for _ in range(20)), return_exceptions=True)
+    assert [reply for reply in replies if reply == b"x"] == [b"x"] * 10
+    assert {str(reply).partition(": ")[2] for reply in replies if reply != b"x"} == {
+        "10 calls wait for it already; try again in a while"
+    }
+    await server.aclose()
+
+
+async def test_closing_ends_the_calls_that_are_under_way(own_redis):
+    server = raw(own_redis.url, connections=1)
+    await server.call("PING")
+    own_redis.freeze()
+    calls = [asyncio.get_running_loop().create_task(server.call("PING")) for _ in range(150)]
+    await turns()
+    await server.aclose()
+    assert {type(error) for error in await asyncio.gather(*calls, return_exceptions=True)} == {StoreError}
+
+
 async def test_there_are_never_more_connections_than_allowed(redis_process, redis_server):
     server = raw(redis_process.url, connections=3)
     before = len(await names(redis_server))
@@ -104,18 +138,37 @@ def test_a_server_is_used_by_one_loop_after_another(redis_process):
 
 
 async def test_a_frozen_server_is_given_up_and_works_again_when_it_is_thawed(own_redis):
-    server = raw(own_redis.url, call_timeout=0.1, connections=2)
-    await server.call("PING")
+    server = raw(own_redis.url, connections=2)
+    await asyncio.gather(server.call("PING"), server.call("PING"))
     own_redis.freeze()
+    server.call_timeout = 0.05
     for _ in range(5):
-        with pytest.raises(StoreError, match=r"did not answer within 0.1 s; whether it has done it is not known"):
+        with pytest.raises(StoreError, match=r"did not answer within 0.05 s; whether it has done it is not known"):
             await server.call("INCR", "n")
     own_redis.thaw()
-    patient = raw(own_redis.url)
-    assert await patient.call("PING") == b"PONG"
-    await asyncio.gather(*(server.call("PING") for _ in range(10)))  # no connection of the pool was lost
+    server.call_timeout = PATIENCE
+    assert await asyncio.gather(*(server.call("ECHO", number) for number in range(10))) == [
+        f"{number}".encode() for number in range(10)
+    ]
     await server.aclose()
-    await patient.aclose()
+
+
+async def test_a_connection_that_answers_nothing_is_given_up(own_redis):
+    server = raw(own_redis.url, connections=1, call_timeout=0.05)
+    own_redis.freeze()
+    with pytest.raises(StoreError, match="did not answer"):
+        await server.call("PING")
+    own_redis.kill()
+    own_redis.start()
+
+    async def answers():
+        try:
+            return await server.call("PING") == b"PONG"
+        except StoreError:
+            return False
+
+    await until(answers, "the server answers on a new connection")
+    await server.aclose()
 
 
 async def test_a_server_that_is_not_there_is_an_error_until_it_is(own_redis):
@@ -185,9 +238,13 @@ async def test_the_words_of_an_error_say_what_to_do(own_redis):
         await guest.aclose()
 
 
-async def test_text_that_cannot_be_sent_is_an_error(redis_server):
-    with pytest.raises(StoreError, match="surrogates"):
-        await redis_server.call("ECHO", "\ud800")
+async def test_what_cannot_be_sent_hurts_nobody_else(redis_server):
+    await redis_server.call("PING")
+    texts = ["a", "\ud800", "b"]
+    replies = await asyncio.gather(*(redis_server.call("ECHO", text) for text in texts), return_exceptions=True)
+    assert (replies[0], replies[2]) == (b"a", b"b")
+    assert isinstance(replies[1], StoreError)
+    assert "surrogates" in str(replies[1])
 
 
 def exceptions_of(module):

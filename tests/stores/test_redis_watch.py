@@ -90,7 +90,7 @@ async def test_a_connection_that_was_closed_is_replaced(watch, redis_server, pre
 
 async def test_who_waits_is_told_that_the_server_has_gone_and_may_wait_again(own_redis, monkeypatch):
     monkeypatch.setattr(redis_watch, "BLOCK", 0.05)
-    server = raw(own_redis.url, call_timeout=0.1)
+    server = raw(own_redis.url, call_timeout=1.0)
     watch = Watch(server)
     for end in (own_redis.freeze, own_redis.kill):
         waits = [asyncio.get_running_loop().create_task(watch.entry(name, "0-0")) for name in "aab"]
