@@ -101,10 +101,7 @@ def frame(kind, data=b"", *, last=True, reserved=0, mask=b"\1\2\3\4"):
     """A frame as clients send it; without a mask as they must not."""
     size = len(data)
     flag = 0x80 if mask else 0
-    if size < 126:
-        length = bytes([flag | size])
-    else:
-        length = bytes([flag | 127]) + struct.pack("!Q", size)
+    length = bytes([flag | size]) if size < 126 else bytes([flag | 127]) + struct.pack("!Q", size)
     head = bytes([(0x80 if last else 0) | reserved << 4 | kind]) + length
     if not mask:
         return head + data
