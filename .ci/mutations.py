@@ -248,7 +248,7 @@ MUTATIONS = (
     Mutation(
         "memory: a fact that was deleted is learnt again",
         "agentflow/chain/remembering.py",
-        "turns[max(0, known_from - first) :]",
+        "turns[begin - first :]",
         "turns",
         ("tests/chain/test_remembering.py",),
     ),

@@ -120,8 +120,8 @@ class Memory:
         if user_id is None:
             return
         covering = cover(session.summaries, self.policy.confidence)
-        known_from = covering[-1].last + 1 if covering else first
-        found = extract(turns[max(0, known_from - first) :], max(known_from, first), user_id, now)
+        begin = max(first, covering[-1].last + 1) if covering else first
+        found = extract(turns[begin - first :], begin, user_id, now)
         new = supersede(await self.store.list_facts(user_id, superseded=True), found)
         if new:
             await self.store.put_facts(new)
