@@ -105,9 +105,11 @@ class _Socket(web.WebSocketResponse):
 async def websocket(request: web.Request) -> web.StreamResponse:
     """`GET /api/agent/ws`: serve one client until one of both closes.
 
-    Raises `Refused`: 429 for a user who has five open, 503 while the server shuts down.
+    Raises `Refused`: 400 for a bad handshake, 429 for a user who has five open, 503 while the server shuts down.
     """
     server, query = request.app[SERVER], read_query(request, SocketQuery)
+    if not request.headers.get("Sec-WebSocket-Key", "").isascii():  # over which aiohttp would stumble
+        raise Refused(400, "request", "Sec-WebSocket-Key is not base64")
     caller = request[CALLER].acting_for(query.user_id)
     if server.draining:
         raise Refused(503, "unavailable", "the server shuts down; ask again", {"Retry-After": str(RETRY_AFTER)})
