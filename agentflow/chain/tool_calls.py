@@ -5,6 +5,7 @@ How a tool is run, and what it may do to us, is in `tools.execution`; what its a
 """
 
 import asyncio
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -76,7 +77,7 @@ class ToolCalls:
         self._nest = nest
         self._expire = expire
         self._outcomes = Outcomes(work)
-        self._stops: dict[str, Stop] = {}  # of the calls that have been started
+        self._stops: dict[str, Stop] = {}  # of the last attempt of the calls that have been started
         self._expiries: dict[str, Timer] = {}  # of the calls that wait for approval
 
     # -- commands ----------------------------------------------------------------------------------------
@@ -180,7 +181,8 @@ class ToolCalls:
             return self._refused(call, "error", error.kind, text_of(error), arguments)
         if key is not None:
             start = self._start_event(call, arguments, key)
-        return (start,), lambda: self._start(tool, arguments, start)
+        # The event is seen by others before the call runs, and what they do to its arguments must not reach the tool.
+        return (start,), partial(self._start, tool, copy.deepcopy(arguments), start)
 
     def _ask_for_approval(self, call: Call, arguments: dict[str, Any], reason: str) -> Prepared:
         runtime, call_id = self._work.runtime, call.call.call_id
@@ -283,8 +285,9 @@ class ToolCalls:
         self._work.post(event)
         if wait is not None:
             await asyncio.sleep(wait)
-            chain_id = self._work.info.chain_id
-            self._work.post(RunTool(chain_id, start.call_id, approved=True, arguments=arguments))
+            if self._stops[start.call_id] is stop:  # else an amendment has begun the next attempt meanwhile
+                chain_id = self._work.info.chain_id
+                self._work.post(RunTool(chain_id, start.call_id, approved=True, arguments=arguments))
 
     async def _execute(
         self, tool: Tool, arguments: Mapping[str, Any], start: ToolStartEvent, stop: Stop

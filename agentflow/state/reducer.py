@@ -5,6 +5,7 @@ same decisions, which is what replay and recovery stand on. It does not perform 
 their results come back as events. What a round asks for is decided in `rounds`.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Final
 
@@ -197,7 +198,7 @@ def _on_tool_start(context: Context, event: ToolStartEvent) -> Step:
         call,
         status="running",
         attempt=event.attempt,
-        arguments=event.arguments,
+        arguments=copy.deepcopy(event.arguments),
         child=event.child_chain_id,
         amended=None,
     )
@@ -256,7 +257,8 @@ def _close(context: Context, event: ToolCompleteEvent | ToolErrorEvent, outcome:
 
 def _on_approval(context: Context, event: ApprovalEvent) -> Step:
     call = context.call(event.call_id, "ready")
-    return settle(context, context.with_call(call, status="waiting", arguments=event.arguments))
+    # A copy, here and below: whoever else is shown the event must not change what is run.
+    return settle(context, context.with_call(call, status="waiting", arguments=copy.deepcopy(event.arguments)))
 
 
 def _on_question(context: Context, event: QuestionEvent) -> Step:
@@ -297,7 +299,8 @@ def _amend(context: Context, event: ResolvedEvent) -> Step:
     if call.status == "waiting" and not call.attempt:
         chain = replace(context.with_call(call, status="ready"), state=State.EXECUTING_TOOLS)
         return chain, (RunTool(context.chain_id, event.target, approved=True, arguments=event.arguments),)
-    chain = replace(context.with_call(call, amended=event.arguments), state=State.EXECUTING_TOOLS)
+    amended = copy.deepcopy(event.arguments)
+    chain = replace(context.with_call(call, amended=amended), state=State.EXECUTING_TOOLS)
     if call.status == "retrying":  # its next attempt will have them
         return chain, ()
     return chain, (StopTool(context.chain_id, event.target),)

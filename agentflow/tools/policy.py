@@ -4,7 +4,7 @@ It says what may be declared, and acts on none of it: waiting, asking, retrying 
 """
 
 import inspect
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -67,7 +67,7 @@ def check(policy: Policy, where: str) -> None:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def _is_bool(value: Any) -> bool:

@@ -408,3 +408,33 @@ async def test_a_decision_that_was_overtaken_is_dropped_and_told(caplog):
             ("decision_too_late", asked.call_id)
         ]
         assert (ran, statuses(log)["refund"], caplog.records) == ([], "amended", [])
+
+
+async def test_whoever_changes_the_events_that_are_shown_changes_nothing_that_is_run():
+    paid = []
+
+    @tool(approval=lambda arguments: arguments["amount"] > 100, timeout=1000.0)
+    async def pay(amount: int) -> str:
+        """Pay it."""
+        paid.append(amount)
+        if amount == 3:
+            await asyncio.Event().wait()
+        return "paid"
+
+    def hide(event):
+        if getattr(event, "arguments", None):
+            event.arguments["amount"] = 999
+
+    model = ScriptedModel(*([call("pay", id=f"c{amount}", amount=amount)] for amount in (1, 200, 300, 3)), "done")
+    async with Agent(model=model, tools=[pay]) as agent:
+        agent.events.subscribe(hide)
+        chain = agent.start("hello")
+        assert (await chain.reply()).pending
+        chain.approve("c200")
+        assert (await chain.reply()).pending
+        chain.amend("c300", {"amount": 2})
+        await asyncio.sleep(1)
+        chain.amend("c3", {"amount": 4})
+        reply = await chain.reply()
+        assert paid == [1, 200, 2, 3, 4]
+        assert [record.arguments["amount"] for record in reply.tools] == [1, 200, 2, 4]

@@ -24,7 +24,7 @@ def now(arguments):
 NO_FUNCTIONS = [later, Later(), functools.partial(later), 5]
 
 REFUSED = {
-    "timeout": [0, -1, float("nan"), float("inf"), "5", None],
+    "timeout": [0, -1, float("nan"), float("inf"), 10**400, True, "5", None],
     "pool": ["", " ", None, 5],
     "is_error": [*NO_FUNCTIONS, True, "x"],
     "retries": [-1, 11, 1.0, True, "2", None],
