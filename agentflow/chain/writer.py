@@ -294,6 +294,8 @@ class Writer:
                 data = {"target": event.target, "decision": event.decision}
                 self._commands.warn("decision_too_late", f"a decision came too late and was dropped: {error}", data)
                 return ()
+            if event.parent_chain_id is not None and before.chain(event.chain_id).state is State.CANCELLED:
+                return ()  # it was on its way when the call of its agent was amended
             self.dropped += 1
             logger.exception("run %s: an event that cannot be was dropped: %s", self._info.run_id, event.type)
             return ()

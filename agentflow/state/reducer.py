@@ -257,7 +257,7 @@ def _close(context: Context, event: ToolCompleteEvent | ToolErrorEvent, outcome:
 
 def _on_approval(context: Context, event: ApprovalEvent) -> Step:
     call = context.call(event.call_id, "ready")
-    # A copy, here and below: whoever else is shown the event must not change what is run.
+    # A copy, as with all arguments here: whoever else is shown the event must not change what is run.
     return settle(context, context.with_call(call, status="waiting", arguments=copy.deepcopy(event.arguments)))
 
 

@@ -216,6 +216,39 @@ async def test_a_call_that_waits_for_its_next_attempt_gets_the_new_arguments_the
         assert told(log, "fetch") == [("tool_error", "error", True), ("tool_complete", "success", False)]
 
 
+class BusyError(Exception):
+    """A service that asks to be left alone for some seconds."""
+
+    status = 429
+
+    def __init__(self, retry_after):
+        super().__init__("busy")
+        self.retry_after = retry_after
+
+
+async def test_an_attempt_that_failed_as_it_was_amended_is_not_tried_again_with_its_own_arguments():
+    seen, waits, gate = [], [1, 5], asyncio.Event()
+
+    @tool
+    async def fetch(key: str) -> str:
+        """Fetch it."""
+        seen.append(key)
+        await gate.wait()
+        if waits:
+            raise BusyError(waits.pop(0))
+        return f"fetched {key}"
+
+    async with line([call("fetch", key="a")], "done", tools=[fetch], depth=1) as agent:
+        chain = agent.start("hello")
+        start = await until_started(agent, chain, "fetch")
+        gate.set()
+        chain.amend(start.call_id, {"key": "b"})
+        await chain
+        log = await checked(agent, chain)
+        assert seen == ["a", "b", "b"]
+        assert told(log, "fetch")[:2] == 2 * [("tool_error", "rate_limited", True)]
+
+
 async def test_what_does_not_fit_changes_nothing():
     desk = Desk()
     async with line([call("fetch", key="a")], "done", tools=[desk.fetch()], depth=2) as agent:
@@ -433,3 +466,31 @@ async def test_an_agent_that_asks_in_its_text_is_given_another_task():
         assert (await chain).type is EventType.FINAL
         assert chain.state is State.COMPLETED
         await checked(agent, chain)
+
+
+class SlowLog(InMemoryStore):
+    """A store that takes its time to accept events."""
+
+    async def append(self, run_id, events, *, token=None):
+        await asyncio.sleep(0.05)
+        await super().append(run_id, events, token=token)
+
+
+async def test_what_an_agent_still_says_while_its_amendment_is_written_is_dropped(caplog):
+    async def leaf(request):
+        for _ in range(100):
+            await asyncio.sleep(0.03)
+            yield ModelChunk(text=f"about {request.messages[-1].text} ")
+        yield ModelChunk(finish_reason="stop")
+
+    below = Agent(name="leaf", model=leaf)
+    async with caller(below, store=SlowLog()) as agent:
+        chain = agent.start("hello")
+        start = await until_started(agent, chain, "leaf")
+        await asyncio.sleep(1)
+        chain.amend(start.call_id, {"input": "it"})
+        await chain
+        log = await checked(agent, chain)
+        assert [(event.attempt, event.will_retry) for event in of(log, EventType.TOOL_ERROR)] == [(1, True)]
+        assert of(log, EventType.TOOL_COMPLETE)[0].result == "[success]\n" + 100 * "about it "
+        assert not caplog.records
