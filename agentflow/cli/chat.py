@@ -27,7 +27,7 @@ from agentflow.events import (
     State,
     StateEvent,
 )
-from agentflow.stores.base import Store
+from agentflow.stores.base import SessionKey, Store
 
 Ask: TypeAlias = Callable[[Waiting], Decision]
 
@@ -71,11 +71,13 @@ def converse(
 
     Ctrl-C and SIGTERM cancel the run that is going on, also one that waits; a second one ends the program at once.
     Between runs they do what they did before, and one that was ignored at the start, as shells do for jobs in the
-    background, stays ignored. Raises what `agent.stream` and `show` raise.
+    background, stays ignored. Raises what `agent.stream` and `show` raise, and `StoreError`.
     """
     code = 0
     with asyncio.Runner() as runner:
         try:
+            if store is not None:
+                runner.run(_look(store, session_id, complain))
             for message in messages:
                 code, session_id = runner.run(_turn(agent, message, session_id, show, complain, ask))
                 if patient:
@@ -90,6 +92,17 @@ def converse(
         if agent.abandoned:
             os._exit(code)  # a tool ignores its cancel: to close the loop would be to wait for it
     return code
+
+
+async def _look(store: Store, session_id: str | None, complain: Callable[[str], None]) -> None:
+    """Before anything begins: raise `StoreError` if the store cannot be written, and say who holds the session."""
+    await store.release_lease("", 0)  # a write that changes nothing
+    info = await store.find_session(SessionKey(session_id)) if session_id is not None else None
+    if info is not None and info.active_run is not None:
+        complain(
+            f"session {session_id!r} is held by run {info.active_run}; if the process of that run has died, "
+            "`agentflow serve` goes on with it, and frees the session"
+        )
 
 
 async def _turn(

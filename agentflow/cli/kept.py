@@ -73,7 +73,7 @@ def _with_store(work: Callable[[Store], Awaitable[int]]) -> int:
 
 @sessions_app.callback(invoke_without_command=True)
 def _sessions(context: typer.Context, *, user: SessionUser = None, as_json: AsJson = False) -> int:
-    """Show the sessions, the newest first."""
+    """Show the sessions that are kept, the newest first, or do one of these."""
     context.obj = _Flags(user, as_json)
     if context.invoked_subcommand is not None:
         return 0
@@ -179,7 +179,7 @@ def _owner(context: typer.Context, user: str | None) -> str:
 
 @facts_app.callback(invoke_without_command=True)
 def _facts(context: typer.Context, *, user: FactUser = None, as_json: AsJson = False) -> int:
-    """Show what is known of a user."""
+    """Show what is known of a user, or do one of these."""
     context.obj = _Flags(user, as_json)
     if context.invoked_subcommand is not None:
         return 0

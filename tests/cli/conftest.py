@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agentflow import Agent, tool
 from agentflow.events import decode
+from agentflow.stores.sqlite import SqliteStore
+from agentflow.testing import ScriptedModel
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],  # noqa: TID251  nothing else is passed on
@@ -43,6 +46,10 @@ class Command:
         """Wait until standard error has a line with these words."""
         while words not in (line := (await self._process.stderr.readline()).decode()):
             assert line, f"the command ended without saying {words!r}"
+
+    async def line(self):
+        """The next event that it writes."""
+        return decode(await self._process.stdout.readline())
 
     async def finished(self, stdin=b""):
         out, err = await self._process.communicate(stdin)
@@ -188,5 +195,42 @@ def chat(agentflow):
         flags = ("--base-url", provider.base_url, "--model", model)
         async with agentflow("chat", *arguments, *flags, **variables) as command:
             return await command.finished(stdin)
+
+    return run
+
+
+@tool
+def look(key: str) -> str:
+    """Look something up."""
+    return f"value of {key}"
+
+
+@pytest.fixture
+def with_store(store_path):
+    """`with_store(work)`: what `work(store)` gives, with the store of this test's commands."""
+
+    def run(work):
+        async def play():
+            store = SqliteStore(store_path)
+            try:
+                return await work(store)
+            finally:
+                await store.aclose()
+
+        return asyncio.run(play())
+
+    return run
+
+
+@pytest.fixture
+def talk(with_store):
+    """`talk("Hello", session_id="s1")`: a whole run with that script, which is kept; its id."""
+
+    def run(*script, message="Hi", **fields):
+        async def play(store):
+            async with Agent(model=ScriptedModel(*script), tools=[look], store=store) as agent:
+                return (await agent.chat(message, **fields)).run_id
+
+        return with_store(play)
 
     return run
