@@ -5,12 +5,13 @@ import random
 
 import pytest
 
+from agentflow import Agent, EventType
 from agentflow.errors import ConfigError, StoreError
 from agentflow.event_log import follow
 from agentflow.stores import redis_watch
 from agentflow.stores.base import SessionKey
 from agentflow.stores.redis import RedisStore
-from agentflow.testing import store_suite
+from agentflow.testing import ScriptedModel, assert_laws, store_suite
 from agentflow.testing.store_probe import KEY, LONG, PATIENCE, end, fill, in_line, log, turn
 from tests.builders import turns
 from tests.redis_servers import PROGRAMS, RedisProcess
@@ -47,6 +48,50 @@ def test_one_store_serves_one_loop_after_another(redis_process, prefix):
         return await store.wait_cancel("r")
 
     assert [asyncio.run(use(seq)) for seq in (1, 2)] == ["user", "user"]
+
+
+# -- agents ----------------------------------------------------------------------------------------------
+
+
+async def test_runs_of_an_agent_are_followed_by_another_that_goes_on_with_the_session(redis_process, redis_store, prefix):
+    other = RedisStore(redis_process.url, prefix=prefix)
+    asked = asyncio.Event()
+
+    async def wait_long(request):
+        asked.set()
+        await asyncio.Event().wait()
+        yield
+
+    async with (
+        Agent(model=wait_long, store=redis_store) as agent,
+        Agent(model=ScriptedModel("now"), store=other) as elsewhere,
+        asyncio.timeout(PATIENCE),
+    ):
+        chain = agent.start("slow?", session_id="s", user_id="u")
+        await asked.wait()
+        following = asyncio.get_running_loop().create_task(_events(elsewhere.follow(chain.run_id)))
+        await other.wait(chain.run_id, 1)
+        chain.cancel()
+        events = await following
+        assert events[-1].type == EventType.CANCELLED
+        assert_laws(events)
+        reply = await elsewhere.chat("and now?", session_id="s", user_id="u")
+        assert reply.text == "now"
+    assert [kept.run_id for kept in await redis_store.read_turns(KEY, 0, 9)] == [chain.run_id, reply.run_id]
+    assert await redis_store.list_runs(open_only=True) == []
+    await other.aclose()
+
+
+async def _events(events):
+    return [event async for event in events]
+
+
+def test_chat_sync_goes_on_from_loop_to_loop(redis_process, prefix):
+    store = RedisStore(redis_process.url, prefix=prefix)
+    agent = Agent(model=ScriptedModel("one", "two"), store=store)
+    assert [agent.chat_sync(text, session_id="s").text for text in ("a", "b")] == ["one", "two"]
+    asyncio.run(agent.aclose())
+    assert len(asyncio.run(store.read_turns(SessionKey("s"), 0, 9))) == 2
 
 
 # -- other processes -------------------------------------------------------------------------------------
