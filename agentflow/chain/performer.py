@@ -122,10 +122,11 @@ class Performer:
         memory, model = self._root.runtime.memory, self._root.info.models[0]
         turns = memory.due(session, window, model)
         if turns is not None:
-            compressing = memory.compress(session, turns, model, self._tell_summary)
+            compressing = memory.compress(session, turns, model, self.tell_summary)
             self._root.runtime.owner.spawn(compressing, name=f"agentflow memory of {session.key.session_id}")
 
-    def _tell_summary(self, summary: Summary, before: int) -> None:
+    def tell_summary(self, summary: Summary, before: int) -> bool:
+        """Write down a summary of turns that had `before` tokens; whether the run goes on, so that it could be."""
         memory = self._root.runtime.memory
         event = SummaryEvent(
             turns=(summary.first, summary.last),
@@ -137,6 +138,7 @@ class Performer:
             **self._root.work.header(),
         )
         self.post(event)
+        return not self.writer.ending
 
     def restore(self, past: Past) -> None:
         """Stand where another process has left the run. Raises `ConfigError` if an agent of it is no more."""

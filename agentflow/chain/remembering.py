@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,9 +26,12 @@ from agentflow.streams import Clock
 
 logger = logging.getLogger(__name__)
 
+Told: TypeAlias = Callable[[Summary, int], bool]
+
 _FACT_TOKENS = 500  # at most, of facts beside a question
 _ATTEMPTS = 5  # at keeping a summary of a session to which turns are added meanwhile
 _PAGE = 50  # turns read at a time
+_UNTOLD = 100  # sessions whose summaries wait to be told
 _PATIENCE = 300.0  # seconds for one reply of a model that summarises
 
 
@@ -46,6 +50,7 @@ class Memory:
     context_tokens: int = 0
     summary_models: Callable[[], tuple[ChatModel, ...]] | None = None
     at_work: set[SessionKey] = field(default_factory=set)  # sessions that are being compressed
+    untold: dict[SessionKey, list[tuple[Summary, int]]] = field(default_factory=dict)  # the arguments of `told`
 
     async def open(self, key: SessionKey, run_id: str) -> Session:
         """Get hold of the session, with as many of its turns as can be shown."""
@@ -80,13 +85,12 @@ class Memory:
         shown = window.shown(room // 2) if room else None
         return due(self.policy, session.version, session.summaries, shown)
 
-    async def compress(
-        self, session: Session, turns: range, model: ChatModel, told: Callable[[Summary, int], None]
-    ) -> None:
+    async def compress(self, session: Session, turns: range, model: ChatModel, told: Told) -> None:
         """Summarise `turns`, and keep what was learnt from them. Errors of the store are logged, and it is due again.
 
         Where the model fails, the turns are quoted. `told` gets each summary with the tokens of its turns, also those
-        that are worth too little to be kept. Cancelling keeps what was kept so far, and it is due again.
+        that are worth too little to be kept. Where it says that the run is over, they stay in `untold` for the
+        session's next. Cancelling keeps what was kept so far, and it is due again.
         """
         self.at_work.add(session.key)
         try:
@@ -98,9 +102,7 @@ class Memory:
         finally:
             self.at_work.discard(session.key)
 
-    async def _compress(
-        self, session: Session, numbers: range, model: ChatModel, told: Callable[[Summary, int], None]
-    ) -> None:
+    async def _compress(self, session: Session, numbers: range, model: ChatModel, told: Told) -> None:
         turns = await self._read(session.key, numbers)
         if len(turns) != len(numbers):  # deleted meanwhile
             return
@@ -111,7 +113,10 @@ class Memory:
             logger.warning("session %s was summarised without a model: %s", session.key.session_id, made.error)
         before = sum(self.tokens(message) for turn in turns for message in turn.messages)
         for summary in (*made.rejected, made.summary):
-            told(summary, before)
+            if not told(summary, before):
+                self.untold.setdefault(session.key, []).append((summary, before))
+        for key in tuple(self.untold)[:-_UNTOLD]:  # the oldest: sessions that nobody comes back to
+            del self.untold[key]
         await self._keep(session, msgspec.structs.replace(made.summary, created_at=now))
 
     async def _learn(self, session: Session, turns: Sequence[Turn], first: int, now: str) -> None:

@@ -290,6 +290,8 @@ class Run:
                 **self.info.header(),
             )
         )
+        for summary, before in memory.untold.pop(self.info.session, ()):
+            self._performer.tell_summary(summary, before)
 
     def _closed(self) -> None:
         """The run has its end, or its writer had to stop: let go of everything."""

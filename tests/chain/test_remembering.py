@@ -7,6 +7,7 @@ import json
 import pytest
 
 from agentflow import Agent, ModelChunk, RunFailed, tool
+from agentflow.chain import remembering
 from agentflow.errors import ConfigError, ModelError, StoreError
 from agentflow.events import EventType, State
 from agentflow.memory.summary import REPLY_SCHEMA
@@ -190,14 +191,17 @@ async def test_a_strict_provider_accepts_every_request_of_a_long_conversation_wi
         model = OpenAIModel("fake", base_url=provider.base_url, api_key="key")
         settings = Settings(memory={"turns": window, "context_tokens": 3000})
         async with Agent(model=model, tools=[look], settings=settings) as agent:
+            told = []
             for number in range(60):
                 log = [event async for event in agent.start("x" * (1 + number % 7), **OURS)]
                 assert log[-1].type is EventType.FINAL
                 assert len(log[-1].tools) == 1 + (1 + number % 7) % 3
+                told += of(log, EventType.SUMMARY)
         await model.aclose()
     assert provider.refusals == []
     conversation = [request.body for request in provider.requests if "response_format" not in request.body]
     assert (len(conversation), len(provider.requests) > 120) == (120, True)
+    assert {("CANARY" in event.text, event.used) for event in told} == {(True, False), (False, True)}
     assert not any("CANARY" in json.dumps(body) for body in conversation)
 
 
@@ -383,6 +387,37 @@ async def test_a_summary_that_is_worth_too_little_is_told_and_never_sent():
             await chat(agent, f"message {number}")
     assert not any("CANARY" in message.text for messages in model.asked for message in messages)
     assert not any("CANARY" in summary.text for summary in await summaries_in(store))
+
+
+async def test_a_summary_that_comes_after_its_run_has_ended_is_told_in_the_sessions_next():
+    async def slowly(request):
+        await asyncio.sleep(60)
+        async for chunk in says_of_it(facts=["The user is called CANARY."])(request):
+            yield chunk
+
+    async with agent_of(Model(slowly), await store_with(4), turns=4) as agent:
+        assert of(await chat(agent, session_id="another"), EventType.SUMMARY) == []
+        assert of(await chat(agent), EventType.SUMMARY) == []
+        assert of(await chat(agent, session_id="another"), EventType.SUMMARY) == []
+        told = of(await chat(agent), EventType.SUMMARY)
+        assert [(event.turns, event.used) for event in told] == [((1, 2), False), ((1, 2), False), ((1, 2), True)]
+        assert of(await chat(agent), EventType.SUMMARY) == []
+
+
+async def test_what_waits_to_be_told_is_forgotten_where_too_many_sessions_are_not_come_back_to(monkeypatch):
+    monkeypatch.setattr(remembering, "_UNTOLD", 2)
+
+    async def slowly(request):
+        await asyncio.sleep(10)
+        async for chunk in says_of_it(facts=["The user said something."])(request):
+            yield chunk
+
+    async with agent_of(Model(slowly), InMemoryStore(), turns=4) as agent:
+        for name in "abc":
+            for _ in range(5):
+                await chat(agent, session_id=name)
+        told = {name: of(await chat(agent, session_id=name), EventType.SUMMARY) for name in "abc"}
+    assert [len(told[name]) for name in "abc"] == [0, 1, 1]
 
 
 async def test_summaries_of_the_store_that_are_worth_too_little_by_the_setting_are_not_shown():
