@@ -50,7 +50,8 @@ class Memory:
     context_tokens: int = 0
     summary_models: Callable[[], tuple[ChatModel, ...]] | None = None
     at_work: set[SessionKey] = field(default_factory=set)  # sessions that are being compressed
-    untold: dict[SessionKey, list[tuple[Summary, int]]] = field(default_factory=dict)  # the arguments of `told`
+    # What is to be told in the next run of a session, which its key and number name: the arguments of `told`.
+    untold: dict[tuple[SessionKey, int], list[tuple[Summary, int]]] = field(default_factory=dict)
 
     async def open(self, key: SessionKey, run_id: str) -> Session:
         """Get hold of the session, with as many of its turns as can be shown."""
@@ -114,7 +115,7 @@ class Memory:
         before = sum(self.tokens(message) for turn in turns for message in turn.messages)
         for summary in (*made.rejected, made.summary):
             if not told(summary, before):
-                self.untold.setdefault(session.key, []).append((summary, before))
+                self.untold.setdefault((session.key, session.number), []).append((summary, before))
         for key in tuple(self.untold)[:-_UNTOLD]:  # the oldest: sessions that nobody comes back to
             del self.untold[key]
         await self._keep(session, msgspec.structs.replace(made.summary, created_at=now))

@@ -290,7 +290,7 @@ class Run:
                 **self.info.header(),
             )
         )
-        for summary, before in memory.untold.pop(self.info.session, ()):
+        for summary, before in memory.untold.pop((self.info.session, session.number), ()):
             self._performer.tell_summary(summary, before)
 
     def _closed(self) -> None:

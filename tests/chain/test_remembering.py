@@ -395,12 +395,15 @@ async def test_a_summary_that_comes_after_its_run_has_ended_is_told_in_the_sessi
         async for chunk in says_of_it(facts=["The user is called CANARY."])(request):
             yield chunk
 
-    async with agent_of(Model(slowly), await store_with(4), turns=4) as agent:
+    store = await store_with(4)
+    async with agent_of(Model(slowly), store, turns=4) as agent:
         assert of(await chat(agent, session_id="another"), EventType.SUMMARY) == []
         assert of(await chat(agent), EventType.SUMMARY) == []
         assert of(await chat(agent, session_id="another"), EventType.SUMMARY) == []
         told = of(await chat(agent), EventType.SUMMARY)
         assert [(event.turns, event.used) for event in told] == [((1, 2), False), ((1, 2), False), ((1, 2), True)]
+        await chat(agent)  # has something to summarise again
+        await store.delete_session(SESSION)
         assert of(await chat(agent), EventType.SUMMARY) == []
 
 
