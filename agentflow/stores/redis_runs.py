@@ -12,7 +12,7 @@ import msgspec
 from agentflow.events import TERMINAL_TYPES, AgentEvent, CancelReason, decode, encode
 from agentflow.stores import refusals
 from agentflow.stores.base import RunRecord, SessionKey
-from agentflow.stores.redis_scripts import script
+from agentflow.stores.redis_scripts import PAGE, script
 from agentflow.stores.redis_server import RedisServer, unpacked
 
 PAGE_BYTES = 4 * 1024 * 1024  # encoded events after which a page ends, whatever its limit
@@ -49,32 +49,16 @@ return 'done'
 """)
 
 _RECORD = """
-local function record(id)
+local function one(id)
     local key = run_key(id)
     local run = redis.call('HMGET', key, 'number', 'session', 'ended', 'closing')
     return run[1] and {id, run[1], run[2], redis.call('XLEN', key .. ':events'), run[3], run[4]}
 end
 """
 
-_FIND = script(_RECORD + "return record(ARGV[3])")
+_FIND = script(_RECORD + "return one(ARGV[3])")
 
-_LIST = script(
-    _RECORD
-    + """
-local upper, limit, found = ARGV[3], tonumber(ARGV[4]), {}
-while #found < limit do
-    local page = redis.call('ZREVRANGEBYSCORE', KEYS[1], upper, '-inf', 'WITHSCORES', 'LIMIT', 0, limit - #found)
-    if #page == 0 then
-        break
-    end
-    for i = 1, #page, 2 do
-        found[#found + 1] = record(page[i]) or nil  -- some may have expired
-    end
-    upper = '(' .. page[#page]
-end
-return found
-"""
-)
+_LIST = script(_RECORD + PAGE)
 
 _ACQUIRE = script("""
 local id, owner, lease = ARGV[3], ARGV[4], tonumber(ARGV[5])

@@ -107,6 +107,23 @@ local function ask_to_end(id, reason)
 end
 """
 
+# A page of the sorted set KEYS[1], from below ARGV[3] on, of up to ARGV[4] records, as `one(member)` gives them: false
+# for those that have expired.
+PAGE = """
+local upper, limit, found = ARGV[3], tonumber(ARGV[4]), {}
+while #found < limit do
+    local page = redis.call('ZREVRANGEBYSCORE', KEYS[1], upper, '-inf', 'WITHSCORES', 'LIMIT', 0, limit - #found)
+    if #page == 0 then
+        break
+    end
+    for i = 1, #page, 2 do
+        found[#found + 1] = one(page[i]) or nil
+    end
+    upper = '(' .. page[#page]
+end
+return found
+"""
+
 
 def script(text: str) -> Script:
     """A script of the store. Its first arguments are the prefix of all keys and the ttl in milliseconds."""

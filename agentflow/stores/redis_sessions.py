@@ -23,7 +23,7 @@ from agentflow.stores.base import (
     Turn,
 )
 from agentflow.stores.redis_runs import key_of, tag_of
-from agentflow.stores.redis_scripts import script
+from agentflow.stores.redis_scripts import PAGE, script
 from agentflow.stores.redis_server import Argument, RedisServer, Script, unpacked
 
 IN_LINE = 5.0  # seconds after which a place in the line is lost, unless its store has asked again
@@ -204,31 +204,15 @@ return 1
 )
 
 _INFO = """
-local function info(tag)
+local function one(tag)
     local session = redis.call('HMGET', session_key(tag), 'number', 'version', 'used_at', 'active', 'deleted')
     return session[1] and not session[5] and {tag, session[1], session[2], session[3], session[4]}
 end
 """
 
-_FIND = script(_INFO + "return info(ARGV[3])")
+_FIND = script(_INFO + "return one(ARGV[3])")
 
-_LIST = script(
-    _INFO
-    + """
-local upper, limit, found = ARGV[3], tonumber(ARGV[4]), {}
-while #found < limit do
-    local page = redis.call('ZREVRANGEBYSCORE', KEYS[1], upper, '-inf', 'WITHSCORES', 'LIMIT', 0, limit - #found)
-    if #page == 0 then
-        break
-    end
-    for i = 1, #page, 2 do
-        found[#found + 1] = info(page[i]) or nil  -- some may have expired
-    end
-    upper = '(' .. page[#page]
-end
-return found
-"""
-)
+_LIST = script(_INFO + PAGE)
 
 
 @dataclass(slots=True)
