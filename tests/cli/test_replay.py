@@ -22,7 +22,7 @@ def replay(capsys, *arguments):
 
 
 def test_a_kept_run_has_the_decisions_of_today(talk, capsys):
-    run = talk(call("look", key="a"), "There.")
+    run = talk([call("look", key="a")], "There.")
     assert replay(capsys, run) == (0, f"run {run}: {SAME} 17 events\n")
 
 

@@ -26,7 +26,7 @@ async def hold() -> str:
 def test_runs_are_listed_the_newest_first_with_what_became_of_them(talk, with_store, capsys):
     good = talk("Hello", session_id="s1")
     with pytest.raises(RunFailed) as caught:
-        talk(call("look", key="a"), session_id="s2")
+        talk([call("look", key="a")], session_id="s2")
     bad = caught.value.run_id
     with_store(lambda store: store.open_session(SessionKey("s3"), "waits"))
     assert main(["runs"]) == 0
