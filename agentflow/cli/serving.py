@@ -6,6 +6,7 @@ What is served is in `transports`; addresses and keys come from the settings.
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from typing import Annotated
 
 import typer
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from agentflow.agent import Agent
 from agentflow.cli.kept import Tools
@@ -27,6 +29,7 @@ from agentflow.transports.auth import check_bind, new_key
 from agentflow.transports.server import SERVER
 
 _CLOSING = 5.0  # seconds in which open connections may end, after everything that they wait for has
+_LINGERING = 2.0  # seconds for which what is left of a refused request is taken, so that its client hears why
 
 serving_app = typer.Typer()
 keys_app = typer.Typer(no_args_is_help=True, help="Keys of the server.")
@@ -38,7 +41,7 @@ def serve(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODULE:AGENT]",
+            metavar="MODULE:AGENT",
             help="An Agent, or a list of them, in a module; without it one as the settings say.",
             show_default=False,
         ),
@@ -77,10 +80,18 @@ def serve(
 async def _serve(agents: Sequence[Agent], store: Store | None, settings: Settings) -> None:
     app = create_app(agents, settings)
     # The query of an address may hold a ticket, so that addresses are not logged.
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=_logger(),
+        handler_cancellation=True,
+        shutdown_timeout=_CLOSING,
+        lingering_time=_LINGERING,
+    )
     try:
         await runner.setup()
         await app[SERVER].recover()
+        app[SERVER].owner.spawn(app[SERVER].keep_recovering(), name="agentflow recovery")
         address = await _listen(runner, settings.server.host, settings.server.port)
         with contextlib.suppress(NotImplementedError):  # a platform without these signals
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _read_keys, app)
@@ -94,6 +105,17 @@ async def _serve(agents: Sequence[Agent], store: Store | None, settings: Setting
             await agent.aclose()
         if store is not None:
             await store.aclose()
+
+
+def _logger() -> logging.Logger:
+    """aiohttp's, but silent on requests that are no HTTP: anybody can send them, and it would repeat what they say."""
+    logger = logging.getLogger("agentflow.http")
+    logger.addFilter(_is_ours)
+    return logger
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int) -> str:
@@ -143,7 +165,8 @@ def new(
     Settings(server={"keys": {key_id: {"hash": key_hash, "user": user, "scopes": scopes}}})  # checked like any other
     print_lines(
         [
-            f"# the key, which is shown only now: {key}",
+            f"the key, which is shown only now: {key}",
+            "",
             f"[server.keys.{key_id}]",
             f'hash = "{key_hash}"',
             f'user = "{user}"',

@@ -111,9 +111,13 @@ async def delete_session(request: web.Request) -> web.Response:
     """`DELETE /api/sessions/{id}`: forget it, and ask its run to end."""
     query, server = read_query(request, Identity), request.app[SERVER]
     key = SessionKey(path_id(request), request[CALLER].acting_for(query.user_id).user_id)
-    if await server.store.find_session(key) is None:
+    info = await server.store.find_session(key)
+    if info is None:
         raise unknown_session(key.session_id)
     await server.store.delete_session(key)
+    chain = server.chain(info.active_run) if info.active_run is not None else None
+    if chain is not None:
+        chain.cancel("user")  # the store has asked it too, but asks less often
     return web.Response(status=204)
 
 

@@ -6,6 +6,7 @@ It knows no route, no frame and no socket.
 import asyncio
 import hashlib
 import json
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +14,8 @@ from aiohttp import web
 
 from agentflow.agent import Agent
 from agentflow.chain import AgentChain
-from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError
+from agentflow.chain.leases import LEASE_SECONDS
+from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError, StoreError
 from agentflow.event_log import PAGE, Reader
 from agentflow.events import InputEvent
 from agentflow.settings import KeySettings, Settings
@@ -25,6 +27,8 @@ from agentflow.transports.connections import Connections
 from agentflow.transports.presence import Presence
 from agentflow.transports.refusals import RETRY_AFTER, Refused, unknown_run
 from agentflow.transports.views import RunView
+
+logger = logging.getLogger(__name__)
 
 _BEGUN = "agentflow request"  # what requests are kept as in the outcome index; no tool has such a name
 
@@ -131,6 +135,15 @@ class Server:
             for chain in await agent.recover():
                 user = await self._stored_user(chain.run_id)
                 self.presence.begun(chain, user[0] if user is not None else None, detached=True)
+
+    async def keep_recovering(self) -> None:
+        """`recover` again and again: what a process held that died just now is to be had when its leases lapse."""
+        while not self.draining:
+            await asyncio.sleep(LEASE_SECONDS)
+            try:
+                await self.recover()
+            except StoreError as error:
+                logger.warning("runs whose process died could not be looked for: %s", error)
 
     # -- finding runs --------------------------------------------------------------------------------------
 

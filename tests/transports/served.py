@@ -120,9 +120,9 @@ class Served:
 
 
 @asynccontextmanager
-async def listening(app):
+async def listening(app, *, handler_cancellation=True):
     """An application, listening on the loopback."""
-    options = {"handler_cancellation": True, "shutdown_timeout": 1.0, "lingering_time": 0.05}
+    options = {"handler_cancellation": handler_cancellation, "shutdown_timeout": 1.0, "lingering_time": 0.05}
     runner = web.AppRunner(app, access_log=None, **options)
     await runner.setup()
     try:

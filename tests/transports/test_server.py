@@ -6,7 +6,7 @@ from agentflow import Agent, InMemoryStore, Settings
 from agentflow.errors import ConfigError, StoreError
 from agentflow.events import EventType
 from agentflow.stores.base import OutcomeKey
-from agentflow.testing import ScriptedModel, call
+from agentflow.testing import ScriptedModel, call, run_virtual
 from agentflow.transports.auth import Caller
 from agentflow.transports.bodies import AskBody
 from agentflow.transports.refusals import Refused
@@ -172,3 +172,22 @@ async def test_runs_whose_process_died_are_taken_over_and_need_no_readers(left_b
         clock.advance(1000)
         async with here.get(f"/api/runs/{record.run_id}/events") as response:
             assert read(await response.text())[-1][1]["type"] == "final"
+
+
+def test_what_a_process_held_that_died_just_now_is_taken_over_when_its_leases_lapse():
+    store, done = kill_at(story, lambda event: event.type is EventType.TOOL_START, later=0.0)
+
+    async def second_life():
+        store._now = asyncio.get_running_loop().time
+        async with story(store, done) as agent:
+            server = Server([agent], Settings())
+            await server.recover()
+            assert len(server.presence) == 0
+            task = server.owner.spawn(server.keep_recovering(), name="test")
+            (record,) = await store.list_runs()
+            assert [event.type async for event in agent.follow(record.run_id)][-1] is EventType.FINAL
+            server.draining = True
+            await task
+            server.presence.close()
+
+    run_virtual(second_life())
