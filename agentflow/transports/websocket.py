@@ -23,7 +23,7 @@ Who may not come in is refused before the upgrade, by a status. Later the server
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ import msgspec
 from aiohttp import WSMessage, WSMsgType, web
 
 from agentflow.errors import AgentflowError
-from agentflow.events import encode
+from agentflow.events import AgentEvent, encode
 from agentflow.streams import Clock, TaskOwner
 from agentflow.transports.adapter import (
     Adapter,
@@ -169,7 +169,7 @@ class _Client:
         self._owner = TaskOwner()
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()  # one frame at a time, so that what waits to be sent stays bounded
-        self._why: _Close | None = None  # what a task has found out
+        self._why: _Close | None = None  # it takes nothing, and nothing more is sent
         self._active_at = server.clock.monotonic()
         self._pinged = False
 
@@ -270,9 +270,8 @@ class _Client:
     async def _follow(self, name: str | None, run_id: str, events: Events) -> None:
         try:
             await self._send_all(name, run_id, events)
-        except _Close as why:
-            self._why = self._why or why
-            self._connection.end()
+        except _Close:
+            self._connection.end()  # who receives closes, and says why
         except ConnectionError:
             pass  # who receives sees it too
         finally:
@@ -286,13 +285,10 @@ class _Client:
         try:
             async with aclosing(events):
                 async for page in events:
+                    for message in _messages(page, batch=batch):
+                        await self._send(message)
                     if batch:
-                        for piece in writes(encode(event) + b"," for event in page):
-                            await self._send(b"[" + piece[:-1] + b"]")
                         await asyncio.sleep(window)
-                        continue
-                    for event in page:
-                        await self._send(encode(event))
         except AgentflowError as error:
             await self._refuse(name, error, run_id=run_id)
         except (_Close, ConnectionError):
@@ -321,6 +317,13 @@ class _Client:
             except TimeoutError:
                 self._why = _Close(1013, "the client takes nothing")
                 raise self._why from None
+
+
+def _messages(events: Sequence[AgentEvent], *, batch: bool) -> Iterator[bytes]:
+    """Each event as a message, with `batch` one array for all, or several where they would be over 256 KiB together."""
+    if not batch:
+        return map(encode, events)
+    return (b"[" + piece[:-1] + b"]" for piece in writes(encode(event) + b"," for event in events))
 
 
 def _name(value: Any) -> str | None:

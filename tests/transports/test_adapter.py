@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentflow import Agent, tool
 from agentflow.errors import NotPendingError, SessionBusyError, ToolArgumentsError
@@ -61,8 +63,8 @@ async def make():
     """Servers of agents that are closed at the end."""
     made = []
 
-    def server(*turns, model=None, settings=None, **options):
-        settings = settings or Settings()
+    def server(*turns, model=None, busy="queue", **options):
+        settings = Settings(session={"busy": busy})
         agent = Agent(model=model or ScriptedModel(*turns), settings=settings, **options)
         made.append(Server([agent], settings))
         return made[-1]
@@ -125,6 +127,24 @@ def test_a_command_without_a_field_that_it_needs_is_refused(name):
     for field in GOOD[name]:
         with pytest.raises(Refused, match="field"):
             read_command({"type": name, **{key: value for key, value in GOOD[name].items() if key != field}})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = sorted({name for model in COMMANDS.values() for name in model.model_fields} | {"message", "sessionId"})
+
+
+@given(st.sampled_from(sorted(COMMANDS)), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_any_value_is_a_command_or_is_refused(name, fields, whole):
+    value = {"type": name} | (GOOD[name] if whole else {}) | fields
+    try:
+        assert isinstance(read_command(value), tuple(COMMANDS.values()))
+    except Refused as refused:
+        assert (refused.status, refused.kind) == (400, "request")
 
 
 def test_a_run_is_asked_for_as_elsewhere():
@@ -194,7 +214,7 @@ def test_any_name_of_a_chat_makes_a_session_id(chat):
 
 async def test_a_run_that_cannot_begin_says_why(make):
     model = Gate()
-    adapter = Adapter(make(model=model, settings=Settings(session={"busy": "reject"})), ANN, session_id="room")
+    adapter = Adapter(make(model=model, busy="reject"), ANN, session_id="room")
     _, first = await adapter.run(AskBody(input="hello"))
     await until(first, EventType.DELTA)
     _, second = await adapter.run(AskBody(input="hello"))
