@@ -40,7 +40,7 @@ from agentflow.streams import Timer
 from agentflow.tools.approval import arguments_hash, reason_to_ask
 from agentflow.tools.coercion import Correction
 from agentflow.tools.effects import key_of
-from agentflow.tools.execution import ToolContext, ToolOutcome, execute
+from agentflow.tools.execution import ToolContext, ToolOutcome, capped, execute
 from agentflow.tools.registry import Tool
 from agentflow.tools.resolvers import resolve
 from agentflow.tools.retries import wait_before_retry
@@ -115,7 +115,8 @@ class ToolCalls:
     def complete(self, command: CompleteTool, state: RunState) -> Sequence[AgentEvent]:
         """Answer the call with a human's words."""
         call = self._known(command.call_id, state)
-        return (ToolCompleteEvent(result=f"[success]\n{command.result}", duration_ms=0.0, **self._fields(call)),)
+        result, truncated = capped("[success]", command.result)
+        return (ToolCompleteEvent(result=result, truncated=truncated, duration_ms=0.0, **self._fields(call)),)
 
     async def recover(self, past: Past) -> Sequence[ToolCompleteEvent]:
         """After the death of the process that ran them: the calls whose outcome was kept under their key.
@@ -237,7 +238,7 @@ class ToolCalls:
         error = ToolErrorEvent(
             status=status,
             error=ErrorInfo(kind=kind, message=message),
-            result=f"[{status if status == 'rejected' else f'error: {kind}'}]\n{message}",
+            result=capped(f"[{status if status == 'rejected' else f'error: {kind}'}]", message).text,
             **self._fields(call, start=True),
         )
         return (self._start_event(call, shown), error), None

@@ -29,8 +29,9 @@ def canonical(value: Any) -> str:
 def key_of(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """The key of this call, or None if `tool` declares none. `arguments` fit the tool's schema.
 
-    Names give the tool's name and a SHA-256 over those arguments; one that was left out counts as null, but one of
-    them must say something, else all such calls would be the same. A function gives its text as it is. Raises
+    Names give the tool's name and a SHA-256 over those arguments; one that was left out counts as its default, else as
+    null, but one of them must say something, else all such calls would be the same. A function gives its text as it is,
+    and is given the arguments as they are. Raises
     `ToolFailedError`, for the call must not run, if there is no key, or none of at most 512 characters, or the
     function raises.
     """
@@ -42,7 +43,13 @@ def key_of(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     values = {name: arguments.get(name) for name in declared}
     if all(value is None or (isinstance(value, str) and not value.strip()) for value in values.values()):
         raise ToolFailedError(f"{tool.name}: the call has no idempotency key, give {' or '.join(map(repr, values))}")
+    values |= {name: _default(tool, name) for name in declared if name not in arguments}
     return f"{tool.name}:{hashlib.sha256(canonical(values).encode()).hexdigest()}"
+
+
+def _default(tool: Tool, name: str) -> Any:
+    schema = tool.parameters["properties"][name]
+    return schema.get("default") if isinstance(schema, dict) else None  # `true` is a schema too
 
 
 def _made(tool: Tool, make: Callable[[Mapping[str, Any]], str], arguments: Mapping[str, Any]) -> str:

@@ -438,3 +438,22 @@ async def test_whoever_changes_the_events_that_are_shown_changes_nothing_that_is
         reply = await chain.reply()
         assert paid == [1, 200, 2, 3, 4]
         assert [record.arguments["amount"] for record in reply.tools] == [1, 200, 2, 4]
+
+
+@pytest.mark.parametrize("tool_name", ["ask_user", "refund"])
+async def test_long_words_of_a_human_are_cut_for_the_model_like_every_result(tool_name):
+    ran, words = [], "é" * 200_000
+    asking = [call("ask_user", question="Why?"), call("refund", order="A1")]
+    script = [one for one in asking if one.name == tool_name]
+    async with Agent(model=ScriptedModel(script, ADMITS), tools=[ask_user, refund_tool(ran)]) as agent:
+        chain = agent.stream("hello")
+        (asked,) = await suspended(chain)
+        if tool_name == "ask_user":
+            chain.answer(words)
+        else:
+            chain.reject(asked.call_id, words)
+        (record,) = (await chain.reply()).tools
+        await checked(agent, chain)
+        assert len(record.result.encode()) <= 64 * 1024
+        assert "[cut: the whole result has" in record.result
+        assert not ran

@@ -76,7 +76,29 @@ def test_names_give_a_key_that_is_of_the_tool_and_of_these_arguments_only():
     assert {key_of(made, arguments) for arguments in same} == {key}
     assert len({key, *(key_of(made, arguments) for arguments in other)}) == 5
     assert key_of(dataclasses.replace(made, name="refund"), {"order_id": "A", "cents": 5}) != key
-    assert key_of(made, {"order_id": "A"}) == key_of(made, {"order_id": "A", "cents": None})
+    assert key_of(made, {"order_id": "A"}) == key_of(made, {"order_id": "A", "cents": 0})
+
+
+def test_a_default_that_is_said_and_one_that_is_not_are_one_deed():
+    made = pay(idempotency_key=["order_id", "cents"])
+    assert key_of(made, {"order_id": "A"}) == key_of(made, {"order_id": "A", "cents": 0})
+    assert key_of(made, {"order_id": "A"}) != key_of(made, {"order_id": "A", "cents": 1})
+    with pytest.raises(ToolFailedError, match="no idempotency key"):
+        key_of(made, {})
+
+    @tool(
+        idempotency_key=["order_id", "note"],
+        parameters={
+            "type": "object",
+            "properties": {"order_id": True, "note": {"type": "string", "default": "none"}},
+        },
+    )
+    def told(**arguments: object) -> None:
+        """Tell it."""
+
+    (made,) = ToolRegistry([told])
+    assert key_of(made, {"order_id": "A"}) == key_of(made, {"order_id": "A", "note": "none"})
+    assert key_of(made, {"note": "none"}) != key_of(made, {"note": "none", "order_id": "A"})
 
 
 def test_values_never_run_into_each_other():
