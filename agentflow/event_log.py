@@ -21,7 +21,8 @@ class Reader:
     """A cursor in one run's log; `follow` as pages, for readers that cannot be a generator.
 
     `wait(after)` replaces the log's own waiting: a chain's consumers wait for its writer, which also tells them
-    when it had to stop. A run without an event is then waited for instead of refused.
+    when it had to stop. A run without an event is then waited for instead of refused, and no event is given before the
+    writer knows that it is in the log: whoever sees it may act on it.
     """
 
     def __init__(self, log: EventLog, run_id: str, after: int = 0, wait: Wait | None = None) -> None:
@@ -40,6 +41,8 @@ class Reader:
         while not self._ended:
             events = await self._log.read(self._run_id, self.after, PAGE)
             if events:
+                if self._wait is not None:
+                    await self._wait(events[-1].seq - 1)
                 self.after = events[-1].seq
                 self._ended = events[-1].type in TERMINAL_TYPES
                 return events

@@ -23,7 +23,7 @@ from agentflow.events import (
     encode,
 )
 from agentflow.models.base import ChatModel
-from agentflow.state import Call, Command, Limits, RunState, RunTool, StopTool, reduce, resume
+from agentflow.state import Call, Command, Limits, RunState, RunTool, reduce, resume
 from agentflow.stores.base import EventLog, RunRecord, SessionKey, Store
 from agentflow.tools.registry import Tool, ToolRegistry
 
@@ -142,7 +142,7 @@ def left_to_do(
         fields = headers[chain_id] | {"iteration": chain.iteration}
         if chain.state is State.THINKING:
             items += resume(past.state, chain_id)
-        elif chain.state is State.AWAITING_MODEL and not chain.round.void:
+        elif chain.state is State.AWAITING_MODEL:
             items.append(RollbackEvent(attempt=chain.round.attempt, reason="crashed", **fields))
         elif chain.state is State.EXECUTING_TOOLS:
             for call in (call for call in chain.open_calls() if call.call.call_id not in closed):
@@ -154,9 +154,7 @@ def _go_on(chain_id: str, call: Call, tool: Tool | None, fields: dict[str, Any])
     call_id, arguments = call.call.call_id, call.amended if call.amended is not None else call.arguments
     if call.status == "retrying":
         return (RunTool(chain_id, call_id, approved=True, arguments=arguments),)
-    if call.child is not None:
-        return () if call.amended is None else (StopTool(chain_id, call_id),)
-    if call.status != "running":
+    if call.status != "running" or call.child is not None:
         return ()
     again = tool is not None and tool.idempotent
     closed = ToolErrorEvent(

@@ -167,7 +167,7 @@ class Writer:
         """Give up: the run stays open in the log, and whoever waits for it here gets `error`.
 
         Its session and its lease are freed as far as that can be done: whether anybody recovers the run is not known,
-        and one that nobody will ever end must not keep its user out. A run that is another owner's by now is left to it.
+        and one that nobody will ever end must not keep its user out. One that is another owner's by now is left to it.
         """
         if self.closed:
             return
@@ -247,6 +247,7 @@ class Writer:
                 break
             self._take(draft, item)
         if not draft.events:
+            self._perform(draft)  # a command that no event has caused: there is nothing to accept first
             return
         if draft.terminal is not None:
             await self._keep_turn(draft)
@@ -387,9 +388,10 @@ class Writer:
         if self._bytes > self._runtime.run_log_bytes and not self._ending:
             message = f"the run's log passed its limit of {self._runtime.run_log_bytes} bytes (limits.run_log_bytes)"
             self.post(Ending(error=RunError(kind="limit", message=message)))
-        if self._ending:
-            return  # nothing new is begun for a run that is about to end
-        for action in draft.actions:
+        self._perform(draft)
+
+    def _perform(self, draft: _Draft) -> None:
+        for action in draft.actions if not self._ending else ():  # nothing new is begun for a run about to end
             action()
 
 

@@ -166,6 +166,7 @@ async def attend(chain, *, amend=None):
                 case QuestionEvent():
                     chain.answer("the blue one", event.question_id)
                 case ToolStartEvent(tool="slow", attempt=1) if amend is not None:
+                    await asyncio.sleep(0.05)
                     chain.amend(event.call_id, amend)
                 case _:
                     pass
@@ -265,6 +266,19 @@ def children(store, done):
     return Agent(model=saying(*turns), tools=below, store=store)
 
 
+def amended_child(store, done):
+    below = Agent(
+        name="slow",
+        model=saying((call("act", what="a"), call("wait", what="b"))),
+        tools=[acting(done, "act", idempotent=True), acting(done, "wait", approval=True)],
+    )
+    return Agent(model=saying((call("slow", input="go"),)), tools=[below.as_tool()], store=store)
+
+
+async def amended_child_run(agent):
+    await attend(agent.start("go", session_id=SESSION), amend={"input": "go elsewhere"})
+
+
 def keyed(store, done):
     turns = ((call("act", what="a"),), (call("act", what="a"),))  # twice with one key
     return Agent(model=saying(*turns), tools=[acting(done, "act", idempotency_key=["what"])], store=store)
@@ -278,6 +292,7 @@ STORIES = {
     "question": Story(question, one_run),
     "amended": Story(slow, amended_run),
     "amended, idempotent": Story(idempotent, amended_run, frozenset({"slow a", "slow b"})),
+    "amended child": Story(amended_child, amended_child_run, frozenset({"act a"})),
     "children": Story(children, one_run),
     "keyed": Story(keyed, one_run),
     "line": Story(tools, two_runs_of_one_session),

@@ -45,6 +45,7 @@ async def recover_all(story, store, done):
         chains = [chain for found in await asyncio.gather(first.recover(), second.recover()) for chain in found]
         assert Counter(chain.run_id for chain in chains) == Counter(set(begun) - closing)
         await asyncio.gather(*map(attend, chains))
+        assert [chain._agent_run._writer.dropped for chain in chains] == [0] * len(chains)
         logs = dict(zip(begun, await followers, strict=True))
         for run_id, log in logs.items():
             check_log(log, before[run_id], story, first, ending=run_id in closing)

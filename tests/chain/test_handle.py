@@ -7,13 +7,13 @@ import weakref
 import pytest
 from reactivex import Observable
 
-from agentflow import Agent, InMemoryStore, ModelChunk, RunCancelled, RunFailed
+from agentflow import Agent, InMemoryStore, ModelChunk, RunCancelled, RunFailed, tool
 from agentflow.chain.handle import EventIterator
 from agentflow.errors import ModelStatusError, NotPendingError, RunNotFoundError
 from agentflow.event_log import PAGE
 from agentflow.events import TERMINAL_TYPES, EventType, QuestionEvent, ResolvedEvent, State, ToolStartEvent
 from agentflow.operators import of_type
-from agentflow.testing import ScriptedModel, assert_laws, call
+from agentflow.testing import FailingLog, ScriptedModel, assert_laws, call
 from tests.builders import TOOLS, log_of, turns
 
 SCRIPT = (["one ", call("look", key="a")], "two three")
@@ -364,3 +364,28 @@ async def test_a_reader_in_the_middle_of_a_log_that_was_dropped_is_told(reader):
             async for event in events:
                 seen.append(event)  # noqa: PERF401  what came before the error is kept
         assert [event.seq for event in seen] == list(range(1, PAGE + 1))
+
+
+@pytest.mark.virtual_time
+async def test_what_a_consumer_sees_it_can_act_on_at_once_also_where_the_store_is_slow_to_say_that_it_has_it():
+    class Slow(FailingLog):
+        async def _pass_on(self, name, *args, **kwargs):
+            result = await super()._pass_on(name, *args, **kwargs)
+            if name == "append":
+                await asyncio.sleep(1)  # it is in the log, and readers find it there
+            return result
+
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    model = ScriptedModel(["I will. ", call("pay", amount=5)], "It is paid.", delay=0.3)
+    async with Agent(model=model, tools=[pay], store=Slow(InMemoryStore(), fail_at=0)) as agent:
+        seen = []
+        async for event in agent.stream("pay 5"):
+            seen.append(event)
+            if event.type is EventType.APPROVAL:
+                agent.attach(event.run_id).approve(event.call_id, event.arguments_hash)
+        assert_laws(seen)
+        assert seen[-1].text == "It is paid."

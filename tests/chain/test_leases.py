@@ -135,6 +135,24 @@ async def test_whose_lease_is_lost_is_told_once_and_the_others_are_kept():
     assert clock.open == []
 
 
+async def test_what_an_old_lease_comes_to_too_late_is_nothing_to_the_one_that_was_taken_since():
+    class Slow(FailingLog):
+        async def _pass_on(self, name, *args, **kwargs):
+            if name == "renew_lease":
+                await asyncio.sleep(1)
+            return await super()._pass_on(name, *args, **kwargs)
+
+    store = a_store()
+    leases, _, _ = leases_of(Slow(store, fail_at=0))
+    await leases.take("a", never)
+    await asyncio.sleep(LEASE_SECONDS / 3 + 0.5)  # it is being renewed
+    await leases.give_back("a")
+    await leases.take("a", never)
+    await asyncio.sleep(2 * LEASE_SECONDS - 1)
+    assert await store.acquire_lease("a", "another", 1.0) is None
+    await leases.give_back("a")
+
+
 @pytest.mark.parametrize("error", [StoreError("down"), OSError("a driver's own"), RuntimeError("a fault in it")])
 async def test_a_store_that_fails_meanwhile_loses_nothing_and_is_asked_again(error):
     store = Counted(a_store())

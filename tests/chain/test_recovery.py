@@ -362,6 +362,43 @@ def test_an_end_that_was_announced_is_written_and_nothing_is_run_for_it():
     run_virtual(second_life())
 
 
+def test_an_end_that_was_announced_is_written_by_who_owns_the_run_and_by_nobody_else(caplog):
+    store, done = kill_at(story, is_(EventType.FINAL), accepted=False)
+
+    class Stolen(FailingLog):
+        async def _pass_on(self, name, *args, **kwargs):
+            if name == "append":
+                store._runs[args[0]].owned_until = 0.0
+                await store.acquire_lease(args[0], "another", LEASE_SECONDS)
+            return await super()._pass_on(name, *args, **kwargs)
+
+    async def second_life():
+        before = await the_run(store)
+        async with story(Stolen(store, fail_at=0), done) as agent:
+            assert await agent.recover() == []
+            assert await the_run(store) == before
+            assert "LeaseLostError" in caplog.text
+
+    run_virtual(second_life())
+
+
+def test_an_answer_that_was_judged_but_not_acted_on_is_judged_again():
+    """As one is that has not the form it must have, also the second time."""
+
+    def make(store, done):
+        return Agent(model=saying(("one",), ("two",)), store=store, output=int)
+
+    store, done = kill_at(make, lambda event: event.type is EventType.MODEL_COMPLETE and event.iteration == 2)
+
+    async def second_life():
+        async with make(store, done) as agent:
+            (chain,) = await agent.recover()
+            log = await ends(agent, chain)
+            assert (log[-1].error.kind, len(of(log, EventType.MODEL_START))) == ("output", 2)
+
+    run_virtual(second_life())
+
+
 async def unasked(request):
     raise AssertionError("the model was asked")
     yield
