@@ -110,7 +110,8 @@ _ENGLISH = _Words(
         there (?:was|is|has been) (?:an?|some) {_FEW}{_TROUBLE_EN}
     """,
     void=rf"""
-        (?:without|no|zero|0|free of) {_FEW}(?:{_TROUBLE_EN}|fail\w*) | (?:error|trouble|problem)-free
+        (?:without|no|zero|0|free of) {_FEW}(?:{_TROUBLE_EN}|fail\w*)(?: n?or {_FEW}(?:{_TROUBLE_EN}|fail\w*))*
+        (?:error|trouble|problem)-free
         not (?:only|just)
         {_NOT_EN} (?:run into|encounter|have|had|hit|see|face|experience|be|been)? ?(?:any|an?) {_FEW}{_TROUBLE_EN}
         (?:{_NOT_EN}|nothing|none|no longer) (?:have |has |been )*fail\w* | not a problem | couldn'?t be \w+er

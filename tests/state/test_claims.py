@@ -91,6 +91,7 @@ CLAIMS = [
     "لقد تمت العملية.",
     # Failure, denied.
     "It all went through without any problem.",
+    "Everything went through without any error or failure.",
     "The upload ran without a single error.",
     "No errors.",
     "There were no problems at all.",
