@@ -84,10 +84,11 @@ class Watch:
                         await connection.disconnect(nowait=True)
                         connection = None
         except StoreError as error:
+            self._reader = None  # who comes while the connection is being closed begins anew
             self._end(list(self._waiting), error)
         finally:
             if connection is not None:
-                await connection.disconnect()
+                await connection.disconnect(nowait=True)
 
     async def _round(self, connection: Any) -> None:
         """Block once, and wake those whose streams have grown."""

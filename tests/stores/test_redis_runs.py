@@ -51,6 +51,13 @@ async def test_a_lease_of_a_time_before_the_clock_was_set_back_has_lapsed(redis_
     assert await redis_store.acquire_lease("r", "b", 30.0) > token
 
 
+async def test_a_lease_that_has_lapsed_and_was_renewed_is_nobody_elses(redis_store, redis_server, prefix):
+    token = await redis_store.acquire_lease("r", "a", 30.0)
+    await redis_server.call("HSET", f"{prefix}:run:{{r}}", "until", 1)
+    await redis_store.renew_lease("r", token, 30.0)
+    assert await redis_store.acquire_lease("r", "b", 30.0) is None
+
+
 async def test_a_damaged_event_is_told_by_its_number(redis_store, redis_server, prefix):
     await redis_store.append("r", log("r", count=2))
     await redis_server.call("XADD", f"{prefix}:run:{{r}}:events", "3-0", "e", '{"type": "unheard"}')

@@ -78,6 +78,19 @@ async def test_the_sets_that_name_what_has_gone_are_swept(redis_process, redis_s
     await store.aclose()
 
 
+async def test_what_was_dropped_is_named_by_nothing(redis_store, redis_server):
+    token = await redis_store.acquire_lease("leased", "me", LONG)
+    await redis_store.release_lease("leased", token)
+    await redis_store.open_session(KEY, "ended")
+    await redis_store.append("ended", [*log("ended"), end("ended", 2)])
+    await redis_store.close_session(KEY, "ended", turn("ended"))
+    await redis_store.delete_session(KEY)
+    await redis_store.open_session(KEY, "new")
+    await redis_store.delete_session(KEY)
+    await redis_store.close_session(KEY, "new", turn("new"))
+    assert set(await keys_of(redis_server)) == {"format", "number"}
+
+
 async def test_a_list_passes_over_what_has_gone_before_it_was_swept(redis_store, redis_server, prefix):
     for number in range(10):
         await fill(redis_store, SessionKey(f"s{number}", "u"), f"r{number}")

@@ -48,6 +48,9 @@ async def test_a_place_in_the_line_lapses_with_the_process_that_had_it(redis_sto
         await redis_store.close_session(KEY, "holder", None)
         async with asyncio.timeout(PATIENCE):
             assert (await opens).version == 0
+    left = [await redis_server.call("PTTL", f"{prefix}:{SESSION}:{name}") for name in ("line", "alive", "freed")]
+    assert left[:2] == [-2, -2]  # nobody waits, and nothing of it is kept
+    assert left[2] > 0
 
 
 async def test_who_waits_asks_again_in_time_to_keep_its_place(redis_store, redis_server, prefix, monkeypatch):
@@ -88,6 +91,16 @@ async def test_a_held_session_keeps_all_it_has_and_a_free_one_all_for_the_same_t
     assert await left() == {-1}
     await redis_store.close_session(KEY, "b", None)
     assert await left() == {86}
+
+
+async def test_a_session_is_used_when_it_is_taken_and_when_it_is_freed(redis_store):
+    times = []
+    for run_id in "ab":
+        await redis_store.open_session(KEY, run_id)
+        times.append((await redis_store.find_session(KEY)).used_at)
+        await redis_store.close_session(KEY, run_id, None)
+        times.append((await redis_store.find_session(KEY)).used_at)
+    assert times == sorted(set(times))
 
 
 async def test_what_is_damaged_is_named(redis_store, redis_server, prefix):

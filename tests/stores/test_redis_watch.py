@@ -109,6 +109,21 @@ async def test_who_waits_is_told_that_the_server_has_gone_and_may_wait_again(own
     await server.aclose()
 
 
+async def test_who_waits_again_in_the_moment_of_a_failure_is_heard(own_redis, monkeypatch):
+    monkeypatch.setattr(redis_watch, "BLOCK", 0.05)
+    server = raw(own_redis.url)
+    watch = Watch(server)
+    await server.call("PING")
+    server.call_timeout = 0.2
+    own_redis.freeze()
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                await watch.entry("a", "0-0")
+    await watch.aclose()
+    await server.aclose()
+
+
 async def test_closing_ends_the_waits(redis_server, prefix):
     watch = Watch(redis_server)
     await watch.aclose()
