@@ -55,9 +55,9 @@ def serve(
 ) -> int:
     """Serve agents over HTTP, until SIGTERM or Ctrl-C.
 
-    Runs are kept in a file in your home unless memory.store says otherwise; those that a process left open are gone on
-    with. A second signal ends it at once. SIGHUP reads the server's keys anew, and ends what belongs to keys that are
-    gone.
+    Runs are kept in a file in your home unless memory.store says otherwise; those of a process that died are gone on
+    with. At the end runs get server.shutdown_grace, then they are cancelled. A second signal ends it at once. SIGHUP
+    reads the server's keys anew, and ends what belongs to keys that are gone.
     """
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = Settings()

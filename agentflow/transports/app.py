@@ -18,7 +18,7 @@ from agentflow.agent import Agent
 from agentflow.errors import AgentflowError
 from agentflow.settings import Settings
 from agentflow.streams import Clock
-from agentflow.transports import rest, runs, sse, websocket
+from agentflow.transports import ag_ui, rest, runs, sse, websocket
 from agentflow.transports.auth import SECURITY_HEADERS, allowed_origin, check_host
 from agentflow.transports.refusals import error_body, refusal
 from agentflow.transports.routes import Route, add, describe
@@ -91,7 +91,7 @@ async def openapi(request: web.Request) -> web.Response:
 
 def _all_routes() -> tuple[Route, ...]:
     own = Route(method="GET", path="/openapi.json", handler=openapi, summary="This description.")
-    return (*rest.ROUTES, *runs.ROUTES, *sse.ROUTES, *websocket.ROUTES, own)
+    return (*rest.ROUTES, *runs.ROUTES, *sse.ROUTES, *websocket.ROUTES, *ag_ui.ROUTES, own)
 
 
 async def _serving(app: web.Application) -> AsyncIterator[None]:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from agentflow.agent import Agent
 from agentflow.errors import StoreError
+from agentflow.events import CancelledEvent
 from agentflow.messages import Message
 from agentflow.stores.base import SessionInfo, SessionKey, Turn
 from agentflow.transports.auth import CALLER, TICKET_SECONDS
@@ -49,9 +50,8 @@ async def chat(request: web.Request) -> web.Response:
 def _answer(view: RunView) -> web.Response:
     whose = {"session_id": view.session_id, "run_id": view.run_id}
     if view.error is not None:
-        kind = "cancelled" if view.error.message.startswith("the run was cancelled") else view.error.kind
-        body = error_body(kind, view.error.message, **whose)
-        return web.json_response(body, status=run_status(view.error.kind))
+        kind = "cancelled" if isinstance(view.end, CancelledEvent) else view.error.kind
+        return _json(error_body(kind, view.error.message, **whose), status=run_status(view.error.kind))
     told = {
         "content": view.text,
         **whose,

@@ -145,7 +145,7 @@ async def _pump(
                 await stream.send(object_frame(told, event_id(events[-1]), batch=batch))
                 return
         if batch and events:
-            await connection.wait(partial(asyncio.sleep, window))
+            await asyncio.sleep(window)
         events = await connection.wait(reader.page, stream.ping)
         if not events:
             return
