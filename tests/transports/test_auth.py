@@ -301,3 +301,18 @@ async def test_a_key_that_is_revoked_ends_what_it_has_open():
             assert (await reader.rest())[-1]["type"] == "final"
         here.server.replace_keys({})
         assert (await here.json("/api/agents"))[0] == 401  # without any key left nobody gets in
+
+
+async def test_no_secret_is_told_or_logged(caplog):
+    caplog.set_level("DEBUG")
+    key, keys = made("alice")
+    async with served(keys=keys) as here:
+        _, told = await here.posted("/api/tickets", {}, headers=bearer(key))
+        ticket = told["ticket"]
+        answers = []
+        for headers, query in ((bearer(key + "x"), ""), (bearer(key), f"?ticket={ticket}"), ({}, f"?ticket={ticket}x")):
+            for path in ("/api/agents", "/nowhere", "/api/agent/stream", "/openapi.json", "/api/runs/x"):
+                async with here.get(path + query, headers=headers) as response:
+                    answers.append(f"{response.headers} {await response.text()}")
+    secrets = [key.split("_", 2)[2], ticket, next(iter(keys.values()))["hash"]]
+    assert [one for one in secrets if one in caplog.text or one in "".join(answers)] == []
