@@ -44,6 +44,7 @@ async def test_a_place_in_the_line_lapses_with_the_process_that_had_it(redis_sto
         opens = group.create_task(redis_store.open_session(KEY, "alive"))
         await in_line(redis_store, "alive")
         assert await redis_server.call("ZRANGE", f"{prefix}:{SESSION}:line", 0, -1) == [b"alive"]
+        assert await redis_server.call("PTTL", f"{prefix}:{SESSION}:line") > 0
         assert [await redis_store.find_run(run_id) is None for run_id in ("dead", "leased")] == [True, False]
         await redis_store.close_session(KEY, "holder", None)
         async with asyncio.timeout(PATIENCE):
@@ -87,8 +88,10 @@ async def test_a_held_session_keeps_all_it_has_and_a_free_one_all_for_the_same_t
     info = await redis_store.find_session(KEY)
     assert await redis_store.keep_summary(info, Summary(first=1, last=1, text="x", confidence=1.0))
     assert await left() == {86}
+    assert await redis_server.call("ZCARD", f"{prefix}:idle") == 1
     await redis_store.open_session(KEY, "b")
     assert await left() == {-1}
+    assert await redis_server.call("ZCARD", f"{prefix}:idle") == 0
     await redis_store.close_session(KEY, "b", None)
     assert await left() == {86}
 
