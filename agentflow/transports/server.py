@@ -138,8 +138,10 @@ class Server:
 
     async def keep_recovering(self) -> None:
         """`recover` again and again: what a process held that died just now is to be had when its leases lapse."""
-        while not self.draining:
+        while True:
             await asyncio.sleep(LEASE_SECONDS)
+            if self.draining:
+                return
             try:
                 await self.recover()
             except StoreError as error:
@@ -199,5 +201,5 @@ SERVER: web.AppKey[Server] = web.AppKey("agentflow_server", Server)
 
 def _fingerprint(ask: Ask) -> str:
     """What makes two requests the same, but for the id that they are sent with."""
-    parts = ask.model_dump(include={"input", "session_id", "user_id", "model", "agent", "metadata", "detached"})
+    parts = (ask.input, ask.session_id, ask.model, ask.agent, ask.told_metadata, ask.detached)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -7,7 +7,7 @@ nothing for `server.stall` is dropped, and comes back with the last id it has se
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import suppress
 from functools import partial
 
 from aiohttp import web
@@ -112,15 +112,14 @@ async def follow(request: web.Request, caller: Caller, run_id: str, after: int, 
         if first is not None and not first:
             return web.Response(status=204)
         stream = Stream(request, settings)
-        try:
+        with suppress(ConnectionEnded, ConnectionError):
             await stream.open(f"{run_id}:{after}")
-            await _pump(server, connection, stream, reader, first or (), form)
-        except AgentflowError as error:  # the store failed: there is more, which the client can ask for again
-            logger.warning("the stream of run %s breaks off: %s", run_id, error)
-            if form == "simple":
-                await stream.send(object_frame(simple_error(error.kind, str(error))))
-        except (ConnectionEnded, ConnectionError):
-            pass
+            try:
+                await _pump(server, connection, stream, reader, first or (), form)
+            except AgentflowError as error:  # the store failed: there is more, which the client can ask for again
+                logger.warning("the stream of run %s breaks off: %s", run_id, error)
+                if form == "simple":
+                    await stream.send(object_frame(simple_error(error.kind, str(error))))
         return stream.response
 
 
@@ -202,22 +201,19 @@ async def respond(request: web.Request, answers: Observable[str]) -> web.StreamR
         return web.Response(status=204)
     settings = ServerSettings()
     stream, connection = Stream(request, settings), Connection(request, Caller(), settings.ping)
-    owner = TaskOwner()
+    owner, texts = TaskOwner(), iterate(answers)
+    told: str | dict[str, str] = ""
     try:
-        await stream.open("answers:1")
-        async with aclosing(iterate(answers)) as texts:
-            while True:
+        with suppress(ConnectionError):
+            await stream.open("answers:1")
+            while isinstance(told, str):
                 following = owner.spawn(_next(texts), name="agentflow respond")
                 # Shielded from the sign of life in between: an iterator that is cancelled has ended.
-                text = await connection.wait(partial(asyncio.shield, following), stream.ping)
-                if not isinstance(text, str):
-                    await stream.send(object_frame(text))
-                    break
-                await stream.send(object_frame(simple_content(text)))
-    except ConnectionError:
-        pass
+                told = await connection.wait(partial(asyncio.shield, following), stream.ping)
+                await stream.send(object_frame(simple_content(told) if isinstance(told, str) else told))
     finally:
         await owner.aclose()
+        await texts.aclose()
     return stream.response
 
 

@@ -49,6 +49,13 @@ async def test_the_same_request_is_one_run_however_often_it_is_sent():
         assert len(model.requests) == 1
 
 
+async def test_the_same_request_may_be_sent_in_an_address_and_in_a_body():
+    async with served() as here:
+        first = await here.ask("x", request_id="r1")
+        async with here.get("/api/agent/stream?message=x&request_id=r1&format=events") as response:
+            assert read(await response.text())[0][1]["run_id"] == first["run_id"]
+
+
 @pytest.mark.parametrize("other", [{"input": "y"}, {"session_id": "s"}, {"metadata": {"a": 1}}, {"detached": True}])
 async def test_the_id_of_a_request_stands_for_no_other(other):
     async with served() as here:

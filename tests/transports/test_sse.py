@@ -421,7 +421,7 @@ async def test_an_eventsource_that_comes_back_to_an_observable_is_told_to_stop()
     assert subscribed == []
 
 
-async def test_a_client_that_leaves_ends_the_subscription():
+async def test_a_client_that_leaves_ends_the_subscription(caplog):
     source, subscribed, left = Subject(), asyncio.Event(), asyncio.Event()
     answers = defer(lambda _: subscribed.set() or source)
     app = web.Application()
@@ -442,3 +442,4 @@ async def test_a_client_that_leaves_ends_the_subscription():
             response.close()
         await left.wait()
     assert source.observers == []
+    assert caplog.records == []
