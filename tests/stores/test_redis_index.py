@@ -40,3 +40,17 @@ async def test_a_fact_that_is_put_again_keeps_its_place_and_may_hold_again(redis
     await redis_store.put_facts([old, Fact(id="2", user_id="u", text="new")])
     await redis_store.put_facts([Fact(id="1", user_id="u", text="corrected")])
     assert [fact.text for fact in await redis_store.list_facts("u")] == ["corrected", "new"]
+
+
+async def test_facts_that_went_leave_nothing(redis_store, redis_server, prefix, monkeypatch):
+    monkeypatch.setattr("agentflow.stores.redis_index.MAX_FACTS", 2)
+    facts = [Fact(id=name, user_id="u", text=name, superseded_by="x" if name in "ab" else None) for name in "abc"]
+    await redis_store.put_facts([facts[0]])
+    await redis_store.put_facts([Fact(id="a", user_id="u", text="holds again")])
+    assert await redis_server.call("EXISTS", f"{prefix}:facts:{{u}}:superseded") == 0
+    await redis_store.put_facts(facts)
+    assert [fact.id for fact in await redis_store.list_facts("u", superseded=True)] == ["b", "c"]
+    assert await redis_server.call("HLEN", f"{prefix}:facts:{{u}}") == 2
+    for name in "bc":
+        await redis_store.delete_fact("u", name)
+    assert await redis_server.call("KEYS", f"{prefix}:facts:*") == []
