@@ -7,6 +7,7 @@ The names most programs need. Everything else is imported from the module that n
 from agentflow.agent import Agent
 from agentflow.bus import EventBus
 from agentflow.chain import AgentChain, AgentReply, AgentRequest
+from agentflow.chain.fact_tools import fact_tools
 from agentflow.errors import AgentflowError, ConfigError, RunCancelled, RunFailed, StoreError
 from agentflow.events import AgentEvent, EventType, State
 from agentflow.messages import Message, ToolCall, Usage
@@ -39,6 +40,7 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "Usage",
+    "fact_tools",
     "micro_batch",
     "of_type",
     "tool",

@@ -150,11 +150,15 @@ def _attribute(holder: Any, name: str) -> Any:
 
 def described(error: BaseException) -> str:
     """One line for the model: type and text, without traceback, control characters and what looks like a key."""
-    text = "; ".join(_leaves(error))
-    text = _NAMED_KEYS.sub(r"\1***", _KEYS.sub("***", clean_text(text[: 8 * _MAX_MESSAGE])))
+    text = without_keys(clean_text("; ".join(_leaves(error))[: 8 * _MAX_MESSAGE]))
     text = "".join(character if character.isprintable() else " " for character in text)
     text = " ".join(text.split())
     return text if len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 3]}..."
+
+
+def without_keys(text: str) -> str:
+    """The text with stars in place of what looks like a key, a token or a password in an address."""
+    return _NAMED_KEYS.sub(r"\1***", _KEYS.sub("***", text))
 
 
 def _leaves(error: BaseException, depth: int = 0) -> Iterator[str]:

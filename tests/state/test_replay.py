@@ -1,5 +1,6 @@
 """Logs that today's machine would have decided alike, and logs with one decision that is another."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,14 @@ def test_a_correction_that_was_not_due_is_found():
     differs_at([*log, replace(warning, code="unsupported_success")], len(log) + 1, "final", "warning")
 
 
+async def test_a_warning_that_is_due_is_found():
+    log = await log_of([call("missing")], "All of it is done.", "It failed, sorry.")
+    codes = [event.code for event in log if event.type is EventType.WARNING]
+    assert codes == ["unsupported_success"]
+    other, seq = changed(log, EventType.WARNING, code="another")
+    differs_at(other, seq + 1, "warning with code='unsupported_success'", "model_start")
+
+
 def test_a_budget_of_tokens_is_in_no_log():
     fold = b.Fold().all(b.begin(), b.delta("I stopped here."))
     fold.add(b.final(fold.state, "budget"))
@@ -263,6 +272,29 @@ async def test_a_child_without_its_task_is_found():
     without = [event for event in log if not (event.type is EventType.INPUT and len(event.path) == 2)]
     start = next(event.seq for event in log if event.type is EventType.TOOL_START)
     assert replay(renumbered(without)).seq > start
+
+
+async def test_a_child_that_is_amended_begins_anew():
+    release = asyncio.Event()
+
+    async def hold(key: str) -> str:
+        """Hold until it is stopped."""
+        await release.wait()
+        return key
+
+    child = Agent(name="child", model=ScriptedModel([call("hold", key="x")], "Found."), tools=[hold])
+    model = ScriptedModel([call("child", input="find it", id="c")], "Here it is.")
+    async with Agent(model=model, tools=[child.as_tool()]) as agent:
+        chain = agent.start("hello")
+        async for event in agent.attach(chain.run_id):
+            if event.type is EventType.TOOL_START and event.tool == "hold":
+                chain.amend("c", {"input": "find another"})
+            if event.type is EventType.TOOL_ERROR and event.call_id == "c":
+                release.set()
+        log = await b.log_of(agent, chain.run_id)
+    assert replay(log) is None
+    other, seq = changed(log, EventType.TOOL_ERROR, 1, status="error")
+    differs_at(other, seq, "status='amended'", "status='error'")
 
 
 async def test_a_child_that_fails_is_no_decision():
