@@ -53,7 +53,9 @@ def test_one_store_serves_one_loop_after_another(redis_process, prefix):
 # -- agents ----------------------------------------------------------------------------------------------
 
 
-async def test_runs_of_an_agent_are_followed_by_another_that_goes_on_with_the_session(redis_process, redis_store, prefix):
+async def test_runs_of_an_agent_are_followed_by_another_that_goes_on_with_the_session(
+    redis_process, redis_store, prefix
+):
     other = RedisStore(redis_process.url, prefix=prefix)
     asked = asyncio.Event()
 

@@ -9,8 +9,9 @@ KEY = OutcomeKey("pay", "k", "u")
 OUTCOME = Outcome(run_id="r", call_id="c", tool="pay", result="[success]")
 
 
-async def test_an_outcome_without_a_claim_is_kept(redis_store):
+async def test_an_outcome_without_a_claim_is_kept(redis_store, redis_server, prefix):
     await redis_store.keep_outcome(KEY, "c", OUTCOME)
+    assert await redis_server.call("PTTL", f'{prefix}:outcome:{{["u","pay","k"]}}') > 0
     with pytest.raises(OutcomePendingError):
         await redis_store.keep_outcome(KEY, "d", OUTCOME)
     assert await redis_store.claim_outcome(KEY, "d") == OUTCOME

@@ -32,6 +32,27 @@ async def test_leaving_frees_what_the_same_call_took_and_nothing_else(redis_stor
     assert (await redis_store.find_session(KEY)).active_run is None
 
 
+async def test_who_leaves_the_line_is_gone_at_once_and_wakes_those_behind(redis_store, redis_server):
+    await redis_store.open_session(KEY, "holder")
+    first, second = Ticket(KEY, "first", "queue"), Ticket(KEY, "second", "queue")
+    for ticket in (first, second):
+        assert await redis_sessions.take(redis_server, ticket) == "0-0"
+    await redis_store.close_session(KEY, "holder", None)
+    freed = await redis_sessions.take(redis_server, second)
+    await redis_sessions.leave(redis_server, first)
+    assert await redis_store.find_run("first") is None
+    assert await redis_server.call("XREAD", "STREAMS", redis_sessions.freed_key(redis_server, KEY), freed) is not None
+    assert isinstance(await redis_sessions.take(redis_server, second), Taken)
+
+
+async def test_a_run_that_is_closed_again_without_an_end_has_none(redis_store):
+    for closing in ([end("r", 2)], []):
+        await redis_store.open_session(KEY, "r")
+        await redis_store.append("r", log("r") if closing else [])
+        await redis_store.close_session(KEY, "r", turn("r"), closing)
+        assert (await redis_store.find_run("r")).closing == tuple(closing)
+
+
 async def test_a_place_in_the_line_lapses_with_the_process_that_had_it(redis_store, redis_server, prefix):
     await redis_store.open_session(KEY, "holder")
     for run_id, change in (("dead", -IN_LINE - 1), ("before the clock was set back", 3600.0)):
