@@ -299,11 +299,11 @@ def _tools_of(item: Any) -> list[Tool]:
         raise ConfigError(f"{item.__qualname__!r} is a class; pass an object of it")
     if inspect.isroutine(item) or isinstance(item, functools.partial):
         return [_from_function(item)]
-    if isinstance(item, ToolObject):
-        return [_from_object(item)]
-    methods = _decorated_methods(item)
+    methods = _decorated_methods(item)  # first: who decorates some has said that the others are no tools
     if methods:
         return [_from_function(method) for method in methods]
+    if isinstance(item, ToolObject):
+        return [_from_object(item)]
     if callable(item):
         return [_from_function(item)]
     raise ConfigError(

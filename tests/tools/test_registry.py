@@ -203,6 +203,23 @@ def test_an_object_offers_its_decorated_methods_in_order_and_nothing_else():
     assert registry.get("forecast").timeout == 5
 
 
+def test_a_service_that_looks_like_a_tool_itself_still_offers_its_decorated_methods_only():
+    class Database:
+        name = "orders"
+        description = "The orders' database."
+        parameters: typing.ClassVar = {"type": "object"}
+
+        def execute(self, statement):
+            raise AssertionError("never exposed")
+
+        @tool
+        def count_orders(self) -> int:
+            """Count them."""
+            return 5
+
+    assert [found.name for found in ToolRegistry([Database()])] == ["count_orders"]
+
+
 def test_a_subclass_that_overrides_a_tool_without_decorating_it_does_not_offer_it():
     class Quiet(Weather):
         def today(self, city: str) -> str:
