@@ -98,8 +98,8 @@ class ModelCalls:
         request = ModelRequest(messages=(*system, *said), tools=tools, **self._options(command))
         estimate = tool_tokens + self._tokens_of(request.messages)
         budget = state.limits.token_budget
-        if budget and estimate + _tokens_used(state, void) > budget and command.attempt == 1:
-            return (Notice(command.chain_id, TOKENS_NOTICE.format(limit=budget), "budget"),), None
+        if budget and estimate + _tokens_used(state, void, command.chain_id) > budget:
+            return self._spent(command, budget)
         start = ModelStartEvent(
             provider=clean_text(str(getattr(model, "provider", "custom"))),
             model=clean_text(str(getattr(model, "name", self._work.info.model_name))),
@@ -109,6 +109,15 @@ class ModelCalls:
             **self._work.header(command.iteration),
         )
         return (start,), partial(self._start, model, request, command, estimate)
+
+    def _spent(self, command: CallModel, budget: int) -> tuple[Sequence[AgentEvent | Command], Action | None]:
+        """The end of a chain that has no tokens left; in the middle of a round there is no answer to end it with."""
+        if command.attempt == 1:
+            return (Notice(command.chain_id, TOKENS_NOTICE.format(limit=budget), "budget"),), None
+        spent = LimitError(
+            f"the model's reply failed, and the run's budget of {budget} tokens leaves no room for another attempt"
+        )
+        return (), lambda: self._work.fail(spent)
 
     def _said(self, model: ChatModel, turn: tuple[Message, ...], taken: int) -> tuple[Message, ...]:
         """What fits of the conversation beside `taken` tokens, this turn last. Raises `LimitError` if not even that."""
@@ -255,9 +264,11 @@ class ModelCalls:
         self._work.post(self._completed(reply, command, estimate))
 
 
-def _tokens_used(state: RunState, void: Usage) -> int:
+def _tokens_used(state: RunState, void: Usage, caller: str) -> int:
+    """What was used, and what the open calls of other chains than `caller` are expected to read."""
     used = state.usage + void
-    return used.input_tokens + used.output_tokens + sum(chain.estimate for chain in state.chains.values())
+    others = sum(chain.estimate for chain_id, chain in state.chains.items() if chain_id != caller)
+    return used.input_tokens + used.output_tokens + others
 
 
 def _joined(error: ModelError, failures: list[str]) -> AgentflowError:

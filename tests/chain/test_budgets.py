@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from agentflow import Agent, InMemoryStore, ModelChunk, Settings, Usage, tool
+from agentflow.errors import ModelConnectionError
 from agentflow.events import EventType
 from agentflow.messages import unpaired
 from agentflow.state import TOKENS_NOTICE
@@ -249,6 +250,25 @@ async def test_a_run_ends_before_the_model_call_that_its_tokens_do_not_suffice_f
 async def test_a_budget_that_is_too_small_for_the_first_call_is_told_without_one():
     end, log, _ = await converse(ScriptedModel("never asked for"), [], token_budget=1)
     assert (end.finish_reason, of(log, EventType.MODEL_START)) == ("budget", [])
+
+
+async def test_no_further_attempt_is_made_of_a_reply_that_the_tokens_do_not_suffice_for():
+    asked = []
+
+    async def breaking(request):
+        asked.append(request)
+        yield ModelChunk(text="So far ", usage=Usage(input_tokens=600, output_tokens=2))
+        if len(asked) % 3:
+            raise ModelConnectionError("gone")
+
+    for budget, attempts, end in ((600, 1, "failed"), (1200, 2, "failed"), (1300, 3, "final")):
+        asked.clear()
+        async with Agent(model=breaking, token_budget=budget) as agent:
+            chain = agent.start("hello")
+            assert ((await chain).type, len(asked)) == (end, attempts)
+            log = await log_of(agent, chain.run_id)
+            assert_laws(log)
+            assert end == "final" or log[-1].error.kind == "limit"
 
 
 async def test_the_agents_below_take_from_the_same_tokens():
