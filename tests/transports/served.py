@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -126,7 +127,9 @@ async def listening(app, *, handler_cancellation=True):
     runner = web.AppRunner(app, access_log=None, **options)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # so that a reader that stalls is soon felt
+        await web.SockSite(runner, listener).start()
         async with aiohttp.ClientSession() as client:
             yield Served(app, runner, client)
     finally:

@@ -5,6 +5,7 @@ import pytest
 
 from agentflow import Agent, InMemoryStore, Settings, tool
 from agentflow.errors import ModelRateLimitError, StoreError
+from agentflow.events import State
 from agentflow.testing import ScriptedModel, call
 from agentflow.tools import ask_user
 from agentflow.transports import create_app
@@ -154,8 +155,11 @@ async def test_a_session_can_be_forgotten_also_while_it_is_busy():
 
         async def forget():
             await model.waiting.wait()
+            (record,) = await here.server.store.list_runs()
+            chain = here.server.chain(record.run_id)
             async with here.delete("/api/sessions/s1") as response:
                 assert response.status == 204
+            assert chain.state is State.CANCELLED  # at once, not when its lease is next renewed
             async with here.delete("/api/sessions/s1") as response:
                 assert response.status == 404
 

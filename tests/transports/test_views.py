@@ -94,7 +94,9 @@ def test_the_text_is_that_of_the_last_attempt_of_the_last_round():
     view = RunView("r")
     view.take([begin(), model_start(), delta("one"), delta("a child's", chain_id="c")])
     assert view.text == "one"
-    view.take([rollback(), delta("t", attempt=2), delta("wo", attempt=2), delta("hm", attempt=2, channel="reasoning")])
+    view.take([rollback()])
+    assert view.text == ""
+    view.take([delta("t", attempt=2), delta("wo", attempt=2), delta("hm", attempt=2, channel="reasoning")])
     assert view.text == "two"
     view.take([delta("three", iteration=2)])
     assert view.text == "three"
