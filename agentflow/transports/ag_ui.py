@@ -11,27 +11,21 @@ the run, as does a new message, where all are `cancelled`. A client that leaves 
 How events are told is in `ag_ui_encoding`.
 """
 
-import contextlib
-import logging
-from collections.abc import Iterable, Set
-from contextlib import aclosing
-from itertools import chain
+from collections.abc import Set
 from typing import Annotated, Any, Literal
 
-import msgspec
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentflow.chain.request import Input
-from agentflow.errors import AgentflowError, NotPendingError, RequestError, ToolArgumentsError
+from agentflow.errors import NotPendingError, RequestError, ToolArgumentsError
 from agentflow.events import ApprovalEvent, QuestionEvent
 from agentflow.messages import Part, TextPart
 from agentflow.stores.base import SessionKey
 from agentflow.transports.adapter import Adapter, Decision
-from agentflow.transports.ag_ui_encoding import AguiEncoder, Told
+from agentflow.transports.ag_ui_encoding import AguiEncoder
 from agentflow.transports.auth import CALLER
 from agentflow.transports.bodies import Amend, Answer, Approve, Identity, Reject, read_body, read_query, validated
-from agentflow.transports.connections import Connection, ConnectionEnded
 from agentflow.transports.conversation import (
     Telling,
     Waiting,
@@ -40,16 +34,13 @@ from agentflow.transports.conversation import (
     picture,
     said,
     session_of,
+    stream_error,
     waiting,
 )
-from agentflow.transports.encoding import frame, writes
 from agentflow.transports.refusals import Refused
 from agentflow.transports.routes import Route
-from agentflow.transports.server import SERVER, Server
-from agentflow.transports.sse import Stream
+from agentflow.transports.server import SERVER
 from agentflow.transports.views import RunView
-
-logger = logging.getLogger(__name__)
 
 _Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -126,25 +117,24 @@ async def run(request: web.Request) -> web.StreamResponse:
     caller = request[CALLER].acting_for(query.user_id)
     asked = _asked(given)
     key = SessionKey(session_of("ag-ui", given.thread_id), caller.user_id)
+    messages = [message.model_dump() for message in given.messages]
+    encoder = AguiEncoder(given.thread_id, given.run_id, state=given.state, messages=messages)
+    try:
+        waits = await waiting(server, key)
+        view, decided = await _go_on(Adapter(server, caller), given, waits, is_asked=asked is not None)
+    except (Refused, NotPendingError, RequestError, ToolArgumentsError) as error:
+        return await stream_error(request, server, encoder, error)
+    if view is not None and waits is not None:
+        encoder.replay(waits[1])
+    elif asked is None:
+        raise RequestError("the last message must be the user's, unless there is something to resume")
+    else:
+        fields = {"agent": query.agent, "model": query.model, "metadata": given.metadata}
+        message = said(asked, session_id=key.session_id, **fields)
+        view = RunView(await server.begin(caller, message, None))
     with server.connections.open(request, caller, server.settings.server.ping) as connection:
-        stream = _Told(request, server, given)
-        try:
-            waits = await waiting(server, key)
-            view, decided = await _go_on(Adapter(server, caller), given, waits, is_asked=asked is not None)
-        except (Refused, NotPendingError, RequestError, ToolArgumentsError) as error:
-            await stream.fail(error)
-            return stream.response
-        if view is not None and waits is not None:
-            stream.encoder.replay(waits[1])
-        elif asked is None:
-            raise RequestError("the last message must be the user's, unless there is something to resume")
-        else:
-            fields = {"agent": query.agent, "model": query.model, "metadata": given.metadata}
-            message = said(asked, session_id=key.session_id, **fields)
-            view = RunView(await server.begin(caller, message, None))
-        telling = Telling(server, server.reader(view.run_id, view.seq), server.chain(view.run_id))
-        await stream.tell(telling, connection, view, decided)
-    return stream.response
+        reader, chain = server.reader(view.run_id, view.seq), server.chain(view.run_id)
+        return await Telling(server, connection, reader, chain, view, decided).stream(request, encoder)
 
 
 async def _go_on(
@@ -228,48 +218,6 @@ def _part(given: Any) -> Part:
     if part.source.type == "data":
         return picture(part.source.value, part.source.media_type)
     return linked_picture(part.source.value)
-
-
-class _Told:
-    """The stream of one AG-UI run, whose end always says how it was."""
-
-    def __init__(self, request: web.Request, server: Server, given: RunAgentInput) -> None:
-        messages = [message.model_dump() for message in given.messages]
-        self.encoder = AguiEncoder(given.thread_id, given.run_id, state=given.state, messages=messages)
-        self._request = request
-        self._stream = Stream(request, server.settings.server)
-        self.response = self._stream.response
-
-    async def tell(self, telling: Telling, connection: Connection, view: RunView, decided: Set[str]) -> None:
-        """All that there is to tell of the run."""
-        try:
-            async with aclosing(telling.pages(connection, view, decided=decided, idle=self._stream.ping)) as pages:
-                await self.response.prepare(self._request)
-                await self._send(self.encoder.start())
-                async for page in pages:
-                    await self._send(chain.from_iterable(map(self.encoder.encode, page)))
-            if view.end is None:
-                await self._send(self.encoder.interrupt(view.pending))
-        except ConnectionEnded:
-            await self._end("unavailable", "the server ends this connection")
-        except ConnectionError:
-            pass
-        except AgentflowError as error:
-            logger.warning("run %s is told no further: %s", view.run_id, error)
-            await self._end(error.kind, str(error))
-
-    async def fail(self, error: AgentflowError) -> None:
-        """Tell nothing but this."""
-        await self.response.prepare(self._request)
-        await self._end(error.kind, str(error))
-
-    async def _end(self, kind: str, message: str) -> None:
-        with contextlib.suppress(ConnectionError):
-            await self._send([self.encoder.error(kind, message)])
-
-    async def _send(self, told: Iterable[Told]) -> None:
-        for piece in writes(frame(msgspec.json.encode(event)) for event in told):
-            await self._stream.send(piece)
 
 
 ROUTES = (

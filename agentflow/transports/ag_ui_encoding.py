@@ -28,6 +28,7 @@ from agentflow.events import (
     WarningEvent,
 )
 from agentflow.messages import Usage
+from agentflow.transports.views import RunView
 
 Told: TypeAlias = dict[str, Any]
 Asked: TypeAlias = QuestionEvent | ApprovalEvent
@@ -97,7 +98,7 @@ class AguiEncoder:
             case CancelledEvent():
                 yield from self._finish({"type": "cancelled"})
             case FailedEvent():
-                yield self.error(event.error.kind, event.error.message)
+                yield from self.error(event.error.kind, event.error.message)
             case InputEvent() | StateEvent() if voice.is_root:
                 yield from self._moves(event)
             case StateEvent() if event.current in _ENDS:
@@ -122,16 +123,18 @@ class AguiEncoder:
             case _:
                 pass
 
-    def interrupt(self, pending: Sequence[Asked]) -> Iterator[Told]:
-        """The end of a run that waits for these."""
+    def end(self, view: RunView) -> Iterator[Told]:
+        """The end of a run that waits for people; one that has ended has said so."""
+        if view.end is not None:
+            return
         yield from self._snapshot()
         yield self._messages_snapshot()
-        told = [self._interrupt(asked) for asked in pending]
-        yield from self._finish({"type": "interrupt", "interrupts": told}, pending)
+        told = [self._interrupt(asked) for asked in view.pending]
+        yield from self._finish({"type": "interrupt", "interrupts": told}, view.pending)
 
-    def error(self, kind: str, message: str) -> Told:
+    def error(self, kind: str, message: str) -> Iterator[Told]:
         """The end that needs nothing closed."""
-        return {"type": "RUN_ERROR", "message": message, "code": kind, "usage": self._told_usage()}
+        yield {"type": "RUN_ERROR", "message": message, "code": kind, "usage": self._told_usage()}
 
     def _finish(self, outcome: Told, pending: Sequence[Asked] = ()) -> Iterator[Told]:
         yield from self._hush()
