@@ -98,7 +98,7 @@ async def first_input(runtime: Runtime, record: RunRecord) -> InputEvent | None:
             await store.append(run_id, left, token=token)
             runtime.bus.publish(left, lambda *_: None)
         elif record.session is not None and not events:
-            await store.close_session(record.session, run_id, None)
+            await store.close_session(record.session, run_id, None, token=token)
     finally:
         await runtime.leases.give_back(run_id)
     return None

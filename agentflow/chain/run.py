@@ -277,7 +277,7 @@ class Run:
             self._writer.stop(failure)
             return
         if self._writer.ending:  # the store lost the cancel, and so came by the session after all
-            await self._runtime.store.close_session(self.info.session, run_id, None)
+            await self._runtime.store.close_session(self.info.session, run_id, None, token=self._writer.token)
             return
         self._performer.post(
             InputEvent(

@@ -176,14 +176,16 @@ class Writer:
         self._wake()
         self._on_closed()
         if not asyncio.get_running_loop().is_closed():
-            freeing = self._give_back() if isinstance(error, LeaseLostError) else self._free_session()
-            self._runtime.owner.spawn(freeing, name=f"agentflow freeing {self._info.run_id}")
+            self._runtime.owner.spawn(self._free_session(), name=f"agentflow freeing {self._info.run_id}")
 
     async def _free_session(self) -> None:
+        key, run_id = self._info.session, self._info.run_id
         try:
-            await self._runtime.store.close_session(self._info.session, self._info.run_id, None)
+            await self._runtime.store.close_session(key, run_id, None, token=self.token)
+        except LeaseLostError:  # then the session is the new owner's too
+            pass
         except Exception:
-            logger.exception("session %s stays held by run %s", self._info.session.session_id, self._info.run_id)
+            logger.exception("session %s stays held by run %s", key.session_id, run_id)
         await self._give_back()
 
     async def _give_back(self) -> None:
@@ -357,7 +359,8 @@ class Writer:
                 raise RuntimeError(f"run {self._info.run_id!r} would store an unpaired turn: {fault}")
             outcome = draft.events[-1].type.value
             turn = Turn(run_id=self._info.run_id, outcome=outcome, messages=messages)  # type: ignore[arg-type]
-        await self._runtime.store.close_session(self._info.session, self._info.run_id, turn, draft.events)
+        key, run_id = self._info.session, self._info.run_id
+        await self._runtime.store.close_session(key, run_id, turn, draft.events, token=self.token)
 
     # -- acceptance --------------------------------------------------------------------------------------
 

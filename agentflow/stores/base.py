@@ -234,13 +234,19 @@ class SessionStore(Protocol):
         ...
 
     async def close_session(
-        self, key: SessionKey, run_id: str, turn: Turn | None, closing: Sequence[AgentEvent] = ()
+        self,
+        key: SessionKey,
+        run_id: str,
+        turn: Turn | None,
+        closing: Sequence[AgentEvent] = (),
+        *,
+        token: int | None = None,
     ) -> None:
         """Store `turn` (None: nothing) and free the session, in one write. Doing it again changes nothing.
 
         `closing` are the events that will end the run's log. They are kept until they are appended, so that a
         recovery can append them where its process died in between: see `RunRecord`. A run that does not hold the
-        session changes nothing.
+        session changes nothing. For `token` see `append`: who has lost the run neither ends it nor frees its session.
         """
         ...
 

@@ -237,9 +237,17 @@ class InMemoryStore:
         )
 
     async def close_session(
-        self, key: SessionKey, run_id: str, turn: Turn | None, closing: Sequence[AgentEvent] = ()
+        self,
+        key: SessionKey,
+        run_id: str,
+        turn: Turn | None,
+        closing: Sequence[AgentEvent] = (),
+        *,
+        token: int | None = None,
     ) -> None:
         """See `SessionStore.close_session`."""
+        if token is not None:
+            self._leased(run_id, token)
         session = self._sessions.get(key)
         if session is None or session.active_run != run_id:
             return

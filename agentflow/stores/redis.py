@@ -176,10 +176,16 @@ class RedisStore:
             )
 
     async def close_session(
-        self, key: SessionKey, run_id: str, turn: Turn | None, closing: Sequence[AgentEvent] = ()
+        self,
+        key: SessionKey,
+        run_id: str,
+        turn: Turn | None,
+        closing: Sequence[AgentEvent] = (),
+        *,
+        token: int | None = None,
     ) -> None:
         """See `SessionStore.close_session`."""
-        await redis_sessions.close_session(self._server, key, run_id, turn, closing)
+        await redis_sessions.close_session(self._server, key, run_id, turn, closing, token)
 
     async def read_turns(self, key: SessionKey, after: int, limit: int) -> Sequence[Turn]:
         """See `SessionStore.read_turns`."""

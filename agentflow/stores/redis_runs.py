@@ -22,11 +22,8 @@ _APPEND = script("""
 local id, token, first, ends = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 local key = KEYS[1]
 local events = key .. ':events'
-if token ~= '' then
-    local held = redis.call('HMGET', key, 'owner', 'token')
-    if not held[1] or held[2] ~= token then
-        return 'lease_lost'
-    end
+if token ~= '' and not is_held(id, token) then
+    return 'lease_lost'
 end
 local last = redis.call('XLEN', events)  -- which nothing is ever taken from
 if #ARGV == 6 then

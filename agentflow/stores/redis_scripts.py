@@ -66,6 +66,12 @@ local function sweep()
     end
 end
 
+-- Whether `token` is the last that was given for the run, and has not been given back.
+local function is_held(id, token)
+    local held = redis.call('HMGET', run_key(id), 'owner', 'token')
+    return held[1] and held[2] == token
+end
+
 local function ensure_run(id)
     local key = run_key(id)
     if redis.call('HEXISTS', key, 'number') == 0 then

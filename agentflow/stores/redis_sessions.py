@@ -138,7 +138,10 @@ drop_if_empty(id)
 _CLOSE = script(
     _COMMON
     + """
-local id, turn, closing = ARGV[4], ARGV[5], ARGV[6]
+local id, turn, closing, token = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+if token ~= '' and not is_held(id, token) then
+    return 'lease_lost'
+end
 if redis.call('HGET', key, 'active') ~= id then
     return
 end
@@ -272,10 +275,18 @@ async def load(server: RedisServer, key: SessionKey, taken: Taken, last_turns: i
 
 
 async def close_session(
-    server: RedisServer, key: SessionKey, run_id: str, turn: Turn | None, closing: Sequence[AgentEvent]
+    server: RedisServer,
+    key: SessionKey,
+    run_id: str,
+    turn: Turn | None,
+    closing: Sequence[AgentEvent],
+    token: int | None,
 ) -> None:
     """See `SessionStore.close_session`."""
-    await _run(server, _CLOSE, key, run_id, _encode(turn) if turn is not None else "", b"\n".join(map(encode, closing)))
+    kept, lines = _encode(turn) if turn is not None else "", b"\n".join(map(encode, closing))
+    found = await _run(server, _CLOSE, key, run_id, kept, lines, "" if token is None else token)
+    if token is not None and found == b"lease_lost":
+        raise refusals.lease_lost(run_id, token)
 
 
 async def read_turns(server: RedisServer, key: SessionKey, after: int, limit: int) -> list[Turn]:

@@ -169,11 +169,17 @@ class SqliteStore:
                         await freed
 
     async def close_session(
-        self, key: SessionKey, run_id: str, turn: Turn | None, closing: Sequence[AgentEvent] = ()
+        self,
+        key: SessionKey,
+        run_id: str,
+        turn: Turn | None,
+        closing: Sequence[AgentEvent] = (),
+        *,
+        token: int | None = None,
     ) -> None:
         """See `SessionStore.close_session`."""
         await self._threads.write(
-            lambda db: sqlite_sessions.close_session(db, key, run_id, turn, closing, wall=self._wall())
+            lambda db: sqlite_sessions.close_session(db, key, run_id, turn, closing, token=token, wall=self._wall())
         )
         self._watch.lines.wake(sqlite_sessions.line_of(key))
 

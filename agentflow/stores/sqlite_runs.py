@@ -38,14 +38,19 @@ def drop_if_empty(db: sqlite3.Connection, run_id: str) -> None:
     )
 
 
+def check_lease(db: sqlite3.Connection, run_id: str, token: int | None) -> None:
+    """Raise `LeaseLostError` unless `token` is the last that was given for this run; None needs no lease."""
+    held = "SELECT 1 FROM runs WHERE run_id = ? AND token = ? AND owner IS NOT NULL"
+    if token is not None and db.execute(held, (run_id, token)).fetchone() is None:
+        raise refusals.lease_lost(run_id, token)
+
+
 def append(
     db: sqlite3.Connection, run_id: str, events: Sequence[AgentEvent], *, token: int | None, wall: float
 ) -> None:
     """See `EventLog.append`."""
-    row = db.execute("SELECT last, owner, token FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-    last, owner, held = row or (0, None, None)
-    if token is not None and (owner is None or held != token):
-        raise refusals.lease_lost(run_id, token)
+    check_lease(db, run_id, token)
+    ((last,),) = db.execute("SELECT last FROM runs WHERE run_id = ?", (run_id,)).fetchall() or ((0,),)
     for before, event in enumerate(events, last):
         if event.seq != before + 1:
             raise refusals.does_not_follow(run_id, event.seq, before)

@@ -26,7 +26,7 @@ from agentflow.stores.base import (
     Summary,
     Turn,
 )
-from agentflow.stores.sqlite_runs import drop_if_empty, drop_runs, ensure_run, request_cancel, user_column
+from agentflow.stores.sqlite_runs import check_lease, drop_if_empty, drop_runs, ensure_run, request_cancel, user_column
 
 IN_LINE = 5.0  # seconds after which a place in the line is lost, unless its store has asked again
 
@@ -114,9 +114,11 @@ def close_session(
     turn: Turn | None,
     closing: Sequence[AgentEvent],
     *,
+    token: int | None = None,
     wall: float,
 ) -> None:
     """See `SessionStore.close_session`."""
+    check_lease(db, run_id, token)
     at = line_of(key)
     row = db.execute(
         "SELECT number, version FROM sessions WHERE user = ? AND session_id = ? AND active_run = ?",

@@ -206,6 +206,29 @@ async def the_events_that_end_a_run_are_kept_until_they_are_appended(make: Facto
         same((record.closing, record.ended) if record else None, ((), True), "closing and ended after the append")
 
 
+async def who_has_lost_a_run_does_not_end_it(make: Factory) -> None:
+    """It neither stores a turn nor announces an end, and the session stays the new owner's."""
+    async with clients(make) as (store, other):
+        old = await store.acquire_lease("r", "a", LONG) or 0
+        await store.open_session(KEY, "r")
+        await store.append("r", log("r"))
+        await store.release_lease("r", old)
+        closing = (end("r", 2),)
+        await refused(
+            store.close_session(KEY, "r", turn("r"), closing, token=old), LeaseLostError, "close_session without lease"
+        )
+        new = await other.acquire_lease("r", "b", LONG) or 0
+        await refused(
+            store.close_session(KEY, "r", turn("r"), closing, token=old), LeaseLostError, "close_session by another"
+        )
+        found, record = await store.find_session(KEY), await store.find_run("r")
+        same((found.active_run, found.version) if found else None, ("r", 0), "the session after it was refused")
+        same(record.closing if record else None, (), "RunRecord.closing after it was refused")
+        await other.close_session(KEY, "r", turn("r"), closing, token=new)
+        found = await store.find_session(KEY)
+        same((found.active_run, found.version) if found else None, (None, 1), "the session its owner has closed")
+
+
 async def one_owner_has_the_lease(make: Factory) -> None:
     """Until it releases it; asking again keeps it, and every new lease has a higher token."""
     async with clients(make) as (store, other):
@@ -292,6 +315,7 @@ LOG_CHECKS = (
     runs_are_listed_the_newest_first_in_pages,
     a_run_that_left_nothing_is_forgotten,
     the_events_that_end_a_run_are_kept_until_they_are_appended,
+    who_has_lost_a_run_does_not_end_it,
     one_owner_has_the_lease,
     a_lapsed_lease_is_taken_over_and_its_late_writes_are_refused,
     whoever_works_on_a_run_hears_that_it_should_end,

@@ -23,8 +23,8 @@ class Keeping(InMemoryStore):
         super().__init__()
         self.change = change
 
-    async def close_session(self, key, run_id, turn, closing=()):
-        await super().close_session(key, run_id, turn and self.change(turn), closing)
+    async def close_session(self, key, run_id, turn, closing=(), *, token=None):
+        await super().close_session(key, run_id, turn and self.change(turn), closing, token=token)
 
 
 def with_text(turn, text):

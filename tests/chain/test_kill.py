@@ -47,7 +47,7 @@ class Disk(InMemoryStore):
     async def open_session(self, key, run_id, **options):
         return await self._do("open_session", key, run_id)
 
-    async def close_session(self, *args):
+    async def close_session(self, *args, token=None):
         await self._do("close_session", *args)
 
     async def claim_outcome(self, *args):

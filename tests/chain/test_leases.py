@@ -265,3 +265,18 @@ async def test_an_append_that_was_fenced_off_is_not_taken_for_done_where_the_new
             await chain
         assert list(await store.read(chain.run_id, 0, 100)) == [*log, *theirs]
         assert not seen
+
+
+async def test_an_owner_that_comes_to_its_end_too_late_keeps_no_turn_and_announces_no_end():
+    store = a_store()
+    async with waiting(store, 3.0) as agent:
+        chain = agent.start("hello", session_id="s")
+        await asyncio.sleep(1)
+        await take_over(store, chain.run_id)
+        chain.cancel()
+        with pytest.raises(LeaseLostError):
+            await chain
+        await turns()
+        assert await store.read_turns(SessionKey("s"), 0, 10) == ()
+        assert (await store.find_run(chain.run_id)).closing == ()
+        assert (await store.find_session(SessionKey("s"))).active_run == chain.run_id

@@ -80,8 +80,13 @@ class Hoarder(InMemoryStore):
 
 
 class Forgetful(InMemoryStore):
-    async def close_session(self, key, run_id, turn, closing=()):
-        await super().close_session(key, run_id, turn)
+    async def close_session(self, key, run_id, turn, closing=(), *, token=None):
+        await super().close_session(key, run_id, turn, token=token)
+
+
+class Trusting(InMemoryStore):
+    async def close_session(self, key, run_id, turn, closing=(), *, token=None):
+        await super().close_session(key, run_id, turn, closing)
 
 
 class Generous(InMemoryStore):
@@ -131,6 +136,7 @@ class Eager(InMemoryStore):
         (checks.runs_are_listed_the_newest_first_in_pages, Backwards),
         (checks.a_run_that_left_nothing_is_forgotten, Hoarder),
         (checks.the_events_that_end_a_run_are_kept_until_they_are_appended, Forgetful),
+        (checks.who_has_lost_a_run_does_not_end_it, Trusting),
         (checks.one_owner_has_the_lease, Generous),
         (checks.one_owner_has_the_lease, Careless),
         (checks.a_lapsed_lease_is_taken_over_and_its_late_writes_are_refused, Careless),

@@ -12,7 +12,7 @@ from agentflow.testing import store_session_checks as checks
 
 
 class Doubling(InMemoryStore):
-    async def close_session(self, key, run_id, turn, closing=()):
+    async def close_session(self, key, run_id, turn, closing=(), *, token=None):
         session = self._sessions[key]
         if turn is not None:
             session.turns[f"{run_id} {len(session.turns)}"] = turn
@@ -20,7 +20,7 @@ class Doubling(InMemoryStore):
 
 
 class Anybodys(InMemoryStore):
-    async def close_session(self, key, run_id, turn, closing=()):
+    async def close_session(self, key, run_id, turn, closing=(), *, token=None):
         holder = self._sessions[key].active_run if key in self._sessions else run_id
         await super().close_session(key, holder, turn, closing)
 
@@ -66,7 +66,7 @@ class OneUser(InMemoryStore):
     async def open_session(self, key, run_id, *, busy="queue", last_turns=None):
         return await super().open_session(SessionKey(key.session_id, str(key.user_id)), run_id, busy=busy)
 
-    async def close_session(self, key, run_id, turn, closing=()):
+    async def close_session(self, key, run_id, turn, closing=(), *, token=None):
         await super().close_session(SessionKey(key.session_id, str(key.user_id)), run_id, turn, closing)
 
     async def read_turns(self, key, after, limit):

@@ -66,7 +66,7 @@ def test_a_flag_or_a_function_of_the_arguments_says_whether_to_ask(approval, rea
     assert reason_to_ask(pay(approval), ARGUMENTS) == reason
 
 
-@pytest.mark.parametrize("verdict", [0, 1, 1.0, [], object(), b"yes", (True,)], ids=repr)
+@pytest.mark.parametrize("verdict", [0, 1, 1.0, [], object(), b"yes", (True,)], ids=lambda value: type(value).__name__)
 def test_a_function_that_decides_nothing_asks_and_says_so(verdict):
     kind = type(verdict).__name__
 
