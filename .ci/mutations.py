@@ -206,7 +206,7 @@ MUTATIONS = (
     Mutation(
         "sessions: a run that had to stop keeps its own",
         "agentflow/chain/writer.py",
-        "await self._runtime.store.close_session(self._info.session, self._info.run_id, None)",
+        "await self._runtime.store.close_session(key, run_id, None, token=self.token)",
         "pass",
         ("tests/chain/test_writer.py",),
     ),
