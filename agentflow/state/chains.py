@@ -3,6 +3,7 @@
 Immutable data and readings of it; how events change it is in `reducer`.
 """
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
@@ -255,7 +256,7 @@ def tool_records(chain: ChainState) -> tuple[ToolRecord, ...]:
         ToolRecord(
             call_id=call.call.call_id,
             tool=call.call.name,
-            arguments=call.arguments,
+            arguments=copy.deepcopy(call.arguments),  # it goes to users, and the call may still be to run with them
             status=call.outcome,
             result=call.result,
             duration_ms=call.duration_ms,
