@@ -18,7 +18,7 @@ from agentflow.agent import Agent
 from agentflow.errors import AgentflowError
 from agentflow.settings import Settings
 from agentflow.streams import Clock
-from agentflow.transports import ag_ui, rest, runs, sse, websocket
+from agentflow.transports import ag_ui, openai_api, rest, runs, sse, websocket
 from agentflow.transports.auth import SECURITY_HEADERS, allowed_origin, check_host
 from agentflow.transports.refusals import error_body, refusal
 from agentflow.transports.routes import Route, add, describe
@@ -44,7 +44,7 @@ def create_app(
     it takes no new work, lets runs end within `server.shutdown_grace`, and cancels the rest (`shutdown`) but for those
     that wait for people.
     """
-    app = web.Application(middlewares=[_guard])
+    app = web.Application(middlewares=[_guard, openai_api.openai_errors])
     server = app[SERVER] = Server(agents, settings if settings is not None else Settings(), clock)
     for route in _all_routes():
         add(app, route)
@@ -91,7 +91,7 @@ async def openapi(request: web.Request) -> web.Response:
 
 def _all_routes() -> tuple[Route, ...]:
     own = Route(method="GET", path="/openapi.json", handler=openapi, summary="This description.")
-    return (*rest.ROUTES, *runs.ROUTES, *sse.ROUTES, *websocket.ROUTES, *ag_ui.ROUTES, own)
+    return (*rest.ROUTES, *runs.ROUTES, *sse.ROUTES, *websocket.ROUTES, *ag_ui.ROUTES, *openai_api.ROUTES, own)
 
 
 async def _serving(app: web.Application) -> AsyncIterator[None]:

@@ -60,7 +60,7 @@ class Said(AskBody):
 
 def said(content: Input, **fields: Any) -> Said:
     """The message with the fields of an `AskBody` but its input. Raises `Refused` (400)."""
-    text = content if isinstance(content, str) else text_of(content) or "(picture)"
+    text = content if isinstance(content, str) else text_of(content) or "(picture)" * bool(content)
     return validated(Said, {"input": text, "content": content, **fields}, strict=True)
 
 

@@ -16,7 +16,7 @@ How a run is told is in `openai_encoding`, what is sent in `openai_messages`.
 import logging
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
@@ -29,8 +29,8 @@ from agentflow.stores.base import SessionKey
 from agentflow.transports.adapter import Adapter
 from agentflow.transports.auth import CALLER, Caller
 from agentflow.transports.bodies import Answer, Identity, path_id, read_body, read_query, validated
-from agentflow.transports.connections import Connection, ConnectionEnded
-from agentflow.transports.conversation import Said, Telling, said, session_of, waiting
+from agentflow.transports.connections import ConnectionEnded
+from agentflow.transports.conversation import Said, Telling, asked_id, said, waiting
 from agentflow.transports.openai_encoding import CompletionEncoder, error_body, model, models
 from agentflow.transports.openai_messages import ChatCompletion, Unfit, conversation, keep
 from agentflow.transports.refusals import RETRY_AFTER, Refused, refusal, run_status
@@ -61,7 +61,174 @@ async def completions(request: web.Request) -> web.StreamResponse:
     """`POST /v1/chat/completions`: the whole answer, or chunks of it."""
     server, body = request.app[SERVER], await read_body(request, ChatCompletion)
     body.check()
-    metadata = dict(body.metadata or {})
-    caller = request[CALLER].acting_for(_text(metadata, "user_id"))
+    async with _begun(request, server, body) as telling:
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        created = int(server.clock.wall())
+        encoder = CompletionEncoder(telling.view.run_id, body.model, created, include_usage=usage)
+        if body.stream:
+            return await telling.stream(request, encoder, done=b"[DONE]")
+        return await _whole(telling, encoder)
+
+
+async def _whole(telling: Telling, encoder: CompletionEncoder) -> web.Response:
+    view = telling.view
+    try:
+        async with aclosing(telling.pages()) as pages:
+            async for _ in pages:
+                pass
+    except ConnectionEnded:
+        raise Refused(503, "unavailable", "the server ends this connection") from None
+    if view.error is None:
+        return web.json_response(encoder.whole(view))
+    status = run_status(view.error.kind)
+    # Official clients send it again by themselves, which would do again what was done.
+    again = "true" if view.error.retryable and not view.tools else "false"
+    body = error_body(status, view.error.kind, view.error.message)
+    return web.json_response(body, status=status, headers={"x-should-retry": again})
+
+
+@asynccontextmanager
+async def _begun(request: web.Request, server: Server, body: ChatCompletion) -> AsyncIterator[Telling]:
+    """The run that answers. Raises `Refused` and what beginning a run does."""
+    turns, content = conversation(body.messages)
     agent, has_tools = _agent(server, body.model)
-    ...
+    metadata = dict(body.metadata or {})
+    user_id, session_id = (_text(metadata.pop(name, None), name) for name in ("user_id", "session_id"))
+    caller = request[CALLER].acting_for(user_id)
+    key = SessionKey(session_id or str(uuid.uuid4()), caller.user_id)
+    if server.draining:
+        raise Refused(503, "unavailable", "the server shuts down; ask again", {"Retry-After": str(RETRY_AFTER)})
+    message = said(content, session_id=key.session_id, agent=agent.name, metadata=metadata)
+    async with AsyncExitStack() as stack:
+        connection = stack.enter_context(server.connections.open(request, caller, server.settings.server.ping))
+        if session_id is not None and (view := await _answered(server, caller, key, message)) is not None:
+            decided = frozenset(map(asked_id, view.pending))
+            reader, chain = server.reader(view.run_id, view.seq), server.chain(view.run_id)
+            yield Telling(server, connection, reader, chain, view, decided)
+            return
+        if session_id is None:
+            stack.push_async_callback(_forget, server, key)
+            memory = server.settings.memory
+            # So many turns are shown without having one's model summarise what is forgotten at once.
+            most = None if memory.strategy == "full" else max(1, memory.turns - 1)
+            await keep(server.store, key, turns, most)
+        if has_tools and not body.uses_no_tools:
+            run_id = await server.begin(caller, message, None)
+            reader, chain = server.reader(run_id), server.chain(run_id)
+        else:
+            alone = await stack.enter_async_context(_without_tools(server, agent))
+            chain = alone.start(message.request(caller.user_id))
+            run_id, reader = chain.run_id, alone.reader(chain.run_id)
+        if session_id is None and chain is not None:
+            stack.callback(chain.cancel, "disconnect")  # also one that waits for people: nobody will come back to it
+        yield Telling(server, connection, reader, chain, RunView(run_id))
+
+
+async def _answered(server: Server, caller: Caller, key: SessionKey, message: Said) -> RunView | None:
+    """The run of the session whose question the message answers. Raises `Refused` where it waits for anything else."""
+    waits = await waiting(server, key)
+    if waits is None:
+        return None
+    view = waits[0]
+    match view.pending:
+        case (QuestionEvent(question_id=question_id),):
+            answer = validated(Answer, {"text": message.input, "question_id": question_id}, strict=True)
+            await Adapter(server, caller).decide(view.run_id, answer)
+            return view
+        case pending:
+            names = ", ".join(map(asked_id, pending))
+            raise Refused(409, "busy", f"run {view.run_id!r} of this session waits for a decision on {names}")
+
+
+async def _forget(server: Server, key: SessionKey) -> None:
+    """Drop a conversation that is the client's to keep; a run that still goes on is asked to end."""
+    try:
+        await server.store.delete_session(key)
+    except StoreError as error:
+        logger.warning("session %s could not be deleted: %s", key.session_id, error)
+
+
+def _without_tools(server: Server, agent: Agent) -> Agent:
+    """An agent that says what this one would, and can do nothing. Raises `Refused` (503)."""
+    try:
+        runtime, clients, _ = agent.lend()
+    except ConfigError as error:
+        raise Refused(503, "config", str(error)) from error
+    options = runtime.request_options
+    return Agent(
+        name=f"{agent.name}{_RAW}",
+        model=clients[0],
+        instructions=runtime.instructions,
+        temperature=options.get("temperature"),
+        max_tokens=options.get("max_tokens"),
+        timeout=runtime.timeout,
+        store=agent.store,
+        bus=agent.bus,
+        settings=server.settings,
+        clock=runtime.clock,
+    )
+
+
+def _names(server: Server) -> list[str]:
+    """The models: every agent, and those that have tools also without them."""
+    raw = [f"{name}{_RAW}" for name, agent in server.agents.items() if len(agent.tools)]
+    return list(dict.fromkeys((*server.agents, *raw)))
+
+
+def _agent(server: Server, name: str) -> tuple[Agent, bool]:
+    """The agent that a model's name means, and whether it has its tools. Raises `Unfit` (404)."""
+    if name in server.agents:
+        return server.agents[name], True
+    if name in _names(server):
+        return server.agents[name.removesuffix(_RAW)], False
+    message = f"The model {name[:140]!r} does not exist or you do not have access to it."
+    raise Unfit("model_not_found", message, "model", status=404)
+
+
+def _text(value: Any, name: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value or None
+    raise Unfit("invalid_type", f"Invalid type for 'metadata.{name}': expected a string.", f"metadata.{name}")
+
+
+@web.middleware
+async def openai_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Tell those who use the routes of this module of errors in OpenAI's form; others are left alone."""
+    try:
+        return await handler(request)
+    except AgentflowError as error:
+        resource = request.match_info.route.resource
+        if resource is None or not resource.canonical.endswith(_PATHS):
+            raise
+        told = refusal(error)
+        headers = {name: told.headers[name] for name in _KEPT_HEADERS if name in told.headers}
+        body = error_body(told.status, error.kind, str(error), getattr(error, "param", None))
+        return web.json_response(body, status=told.status, headers=headers)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/models",
+        handler=list_models,
+        summary="The agents, as OpenAI lists models.",
+        query=Identity,
+    ),
+    Route(
+        method="GET",
+        path="/v1/models/{id}",
+        handler=one_model,
+        summary="An agent, as OpenAI shows a model.",
+        query=Identity,
+    ),
+    Route(
+        method="POST",
+        path="/v1/chat/completions",
+        handler=completions,
+        summary="Ask an agent as OpenAI's chat completions are asked: the whole answer, or chunks of it.",
+        body=ChatCompletion,
+    ),
+)
+
+_PATHS = tuple(route.path for route in ROUTES)
+_KEPT_HEADERS = ("Retry-After", "WWW-Authenticate", "Connection")

@@ -85,9 +85,9 @@ class CompletionEncoder:
 def error_body(status: int, kind: str, message: str, param: str | None = None) -> Told:
     """The body of every answer that says no."""
     error_type = "invalid_request_error"
-    if status == 429:  # noqa: PLR2004  a status of HTTP
+    if status == 429:
         error_type = "rate_limit_error"
-    elif status >= 500:  # noqa: PLR2004  a status of HTTP
+    elif status >= 500:
         error_type = "server_error"
     return {"error": {"message": message, "type": error_type, "param": param, "code": _CODES.get(kind, kind)}}
 

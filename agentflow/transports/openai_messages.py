@@ -20,12 +20,14 @@ from agentflow.transports.refusals import Refused
 Messages: TypeAlias = tuple[Message, ...]
 
 # What a model is asked beside its messages: it is the agent that says so here, hence this is accepted and left alone.
-_LEFT_ALONE = frozenset(
-    "temperature top_p frequency_penalty presence_penalty max_tokens max_completion_tokens seed stop logit_bias user "
-    "store service_tier parallel_tool_calls reasoning_effort verbosity prediction top_logprobs prompt_cache_key "
-    "prompt_cache_retention safety_identifier web_search_options "
-    "top_k min_p typical_p repetition_penalty".split()  # of other servers, which chat pages send to all
-)
+_LEFT_ALONE = frozenset((
+    "temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens", "max_completion_tokens",
+    "seed", "stop", "logit_bias", "user", "store", "service_tier", "parallel_tool_calls", "reasoning_effort",
+    "verbosity", "prediction", "top_logprobs", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+    "web_search_options",
+    # of other servers, which chat pages send to all
+    "top_k", "min_p", "typical_p", "repetition_penalty",
+))  # fmt: skip
 # What an answer would have to show: only these values are served.
 _SERVED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -102,8 +104,8 @@ class ChatMessage(BaseModel):
                     for call in self.tool_calls or ()
                 ),
             )
-        content = self.content if isinstance(self.content, str) else tuple(part.part() for part in self.content or ())
-        return Message(role="user", content=content)
+        content = self.content or ""
+        return Message(role="user", content=content if isinstance(content, str) else tuple(map(_Part.part, content)))
 
     def _text(self) -> str:
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
@@ -141,7 +143,7 @@ class ChatCompletion(BaseModel):
     @property
     def uses_no_tools(self) -> bool:
         """Whether the client will have no tool used."""
-        return self.tool_choice == "none"
+        return isinstance(self.tool_choice, str) and self.tool_choice == "none"
 
 
 def _unserved(name: str) -> str:

@@ -280,7 +280,7 @@ async def test_no_run_begins_while_the_server_shuts_down():
 
 
 async def test_a_failed_run_says_why():
-    async with served(Agent(model=ScriptedModel(RuntimeError("broken")))) as here:
+    async with served(Agent(model=ScriptedModel([RuntimeError("broken")]))) as here:
         events = await told(here, asked())
         assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "model")
 
