@@ -11,8 +11,11 @@ from agentflow.messages import ImagePart, TextPart
 from agentflow.models.base import ModelChunk
 from agentflow.testing import ScriptedModel, call
 from agentflow.tools import ask_user
+from agentflow.transports.ag_ui_encoding import AguiEncoder
 from tests.transports.ag_ui_law import Client, assert_lawful
 from tests.transports.served import Frames, Gate, listening, read, served
+from tests.transports.test_ag_ui_encoding import LOGS, nested_log, told_of
+from tests.transports.test_ag_ui_encoding import read as read_log
 from tests.transports.test_auth import bearer, made
 
 NODE = Path(__file__).parent.parent / "node"
@@ -366,6 +369,26 @@ async def test_the_official_client_stops_a_run():
     async with served(Agent(model=model)) as here:
         (step,) = await play(here.base + "/agui", {"say": "hello", "abort": "TEXT_MESSAGE_CONTENT"})
         assert await outcome(here, step["events"]) == "cancelled"
+
+
+async def test_the_official_client_takes_every_golden_log_and_agents_that_agents_call():
+    before, after = await nested_log()
+    logs = [(read_log(path), ()) for path in LOGS] + [(before, ()), (after, before)]
+    coming = iter(logs)
+
+    async def replay(request):
+        given, (log, earlier) = await request.json(), next(coming)
+        told = told_of(log, AguiEncoder(given["threadId"], given["runId"], messages=given["messages"]), earlier)
+        return web.Response(
+            text="".join(f"data: {json.dumps(one)}\n\n" for one in told), content_type="text/event-stream"
+        )
+
+    app = web.Application()
+    app.router.add_post("/agui", replay)
+    async with listening(app) as here:
+        step = {"say": "go on", "resume": {"status": "cancelled"}}  # of whatever waits
+        seen = await play(here.base + "/agui", *[step] * len(logs))
+    assert [step["error"] for step in seen] == [None] * len(logs)
 
 
 @pytest.mark.parametrize(
