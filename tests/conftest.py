@@ -20,6 +20,14 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "abandons_threads: this test leaves threads behind on purpose")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    # What was logged goes to another process, and that is no place for halves of characters.
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 def pytest_collection_finish(session):
     # What is there now stays: later collections, one per async test, need not look at it.
     gc.collect()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import itertools
 import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
@@ -94,7 +95,7 @@ def kill_at(make, when, *, accepted=True, said=(), later=LAPSED):
 def memory_left(store: InMemoryStore, *, later: float = LAPSED) -> InMemoryStore:
     """The store as it would stand on a disk, looked at `later`: nobody waits in it."""
     left = InMemoryStore(now=lambda: later)
-    left._numbers = copy.copy(store._numbers)
+    left._numbers = itertools.count(next(store._numbers))  # a counter cannot be copied
     holds = {session.active_run: key for key, session in store._sessions.items()}
     left._runs = {
         run_id: replace(run, events=list(run.events), waiting=False, session=holds.get(run_id, run.session))
