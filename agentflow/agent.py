@@ -16,12 +16,11 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-import msgspec
 from reactivex import Observable
 
 from agentflow.bus import EventBus
 from agentflow.chain import AgentChain, AgentReply
-from agentflow.chain.nesting import MAX_DEPTH, AgentTool, agent_tool
+from agentflow.chain.nesting import AgentTool, agent_tool, below, limits_of
 from agentflow.chain.output import Output
 from agentflow.chain.recovery import first_input, info_of, open_runs
 from agentflow.chain.request import (
@@ -44,7 +43,6 @@ from agentflow.messages import clean_text
 from agentflow.models.base import ChatModel, StreamFunction, Tokenizer, estimate_tokens
 from agentflow.models.clients import ModelClients, close
 from agentflow.settings import Settings
-from agentflow.state import Limits
 from agentflow.stores.base import RunRecord, SessionKey, Store
 from agentflow.stores.in_memory import InMemoryStore
 from agentflow.streams import CANCEL_GRACE, Clock, is_running
@@ -164,7 +162,11 @@ class Agent:
         Takes a text and the fields of `AgentRequest`, or a request. Raises `ConfigError` and `RequestError` here,
         before anything has begun.
         """
-        return AgentChain(self._new_run(input, fields), self._ready().owner)
+        request = self._checked(input, fields)
+        held = self._waiting(request)
+        if held is not None:
+            return AgentChain(held, self._ready().owner, answer=request.text)
+        return AgentChain(self._new_run(request), self._ready().owner)
 
     def start(
         self,
@@ -172,7 +174,12 @@ class Agent:
         **fields: Unpack[RequestFields],
     ) -> AgentChain:
         """Like `stream`, but begins at once and goes on without any consumer. Needs the running loop."""
-        run = self._new_run(input, fields)
+        request = self._checked(input, fields)
+        run = self._waiting(request)
+        if run is not None:
+            run.decide(run.control.answer_next(request.text))
+        else:
+            run = self._new_run(request)
         run.detached = True
         run.start()
         return AgentChain(run, self._ready().owner)
@@ -216,18 +223,23 @@ class Agent:
         try:
             return await self.chat(input, **fields)
         finally:
+            for run in tuple(self._runs.values()):  # one that waits for a human cannot go on in another loop
+                run.cancel("shutdown")
             await self._close_connections(given=True)  # no other loop could close what this one opened
 
-    async def recover(self) -> list[AgentChain]:
-        """Take over the runs of this agent's name whose process died, and give their chains.
+    async def recover(self, run_id: str | None = None) -> list[AgentChain]:
+        """Take over the runs of this agent's name whose process died, or that one, and give their chains.
 
         Call it when a service starts. Each goes on from its log, once and detached: a model call is begun anew
         (`rollback(crashed)`), a tool call that was running ends as `unknown_outcome` unless its tool is idempotent,
         what waits for a human waits on, and a missing terminal event is written. `chain.recovery = "fail"` ends them
-        as `failed(crashed)` instead. Runs that another process works on are left to it. It needs the same agents and
-        tools; a run that cannot be taken over is logged and left. Raises `StoreError` if the runs cannot be listed.
+        as `failed(crashed)` instead, but for those that wait for a human. Runs that another process works on are left
+        to it, for up to 15 s after its death. It needs the same agents and tools; a run that cannot be taken over is
+        logged and left. Raises `StoreError` if the runs cannot be listed.
         """
-        records = [record async for record in open_runs(self._store) if record.run_id not in self._runs]
+        if self._closed:
+            raise AgentflowError(f"agent {self.name!r} is closed")
+        records = [record async for record in open_runs(self._store, run_id) if record.run_id not in self._runs]
         runs = [await self._recovered(record) for record in records]
         return [AgentChain(run, self._ready().owner) for run in runs if run is not None]
 
@@ -309,11 +321,15 @@ class Agent:
     async def aclose(self) -> None:
         """End all runs as `cancelled(shutdown)`, then close models, pools and the store if it is the agent's own.
 
+        In a store that was passed in, runs that wait for a human wait on: whoever recovers them can be answered.
         Tools and models that ignore their cancel are left after a second or so of grace, and counted in `abandoned`.
         """
         self._closed = True
         for run in tuple(self._runs.values()):
-            run.cancel("shutdown")
+            if run.waits and not self._owns_store:
+                run.leave()
+            else:
+                run.cancel("shutdown")
         try:
             await self._close_connections()
         finally:  # also when the wait for the runs is cancelled: threads must not outlive the agent
@@ -333,7 +349,7 @@ class Agent:
         """Close what belongs to this event loop, also for the agents below that no other agent has."""
         await self._disconnect(given=given)
         for agent in self._below():
-            if agent._users == {id(self)}:
+            if agent._users == {id(self)} and not agent._runs:  # else runs of its own still need them
                 await agent._disconnect(given=given)
 
     async def _disconnect(self, *, given: bool) -> None:
@@ -345,10 +361,21 @@ class Agent:
 
     # -- making runs -------------------------------------------------------------------------------------
 
-    def _new_run(self, input: Input | AgentRequest, fields: RequestFields) -> Run:  # noqa: A002
+    def _checked(self, input: Input | AgentRequest, fields: RequestFields) -> AgentRequest:  # noqa: A002
         if self._closed:
             raise AgentflowError(f"agent {self.name!r} is closed")
-        request = request_of(input, fields)
+        return request_of(input, fields)
+
+    def _waiting(self, request: AgentRequest) -> Run | None:
+        """The run of the request's session that has asked its user something: the message is the answer to it.
+
+        Raises `SessionBusyError` if it waits for an approval only, which no message gives.
+        """
+        key = SessionKey(request.session_id or "", request.user_id)
+        held = next((run for run in self._runs.values() if run.info.session == key and run.waits), None)
+        return held.for_next_message() if held is not None and self._ready().memory.busy != "supersede" else None
+
+    def _new_run(self, request: AgentRequest) -> Run:
         run_id = str(uuid.uuid4())
         info = RunInfo(
             run_id=run_id,
@@ -369,10 +396,8 @@ class Agent:
         for agent in self._below():
             agent._users.add(id(self))
             agent.lend()
-        runtime, limits = self._ready(), self._limits()
+        runtime, limits = self._ready(), limits_of(self)
         return runtime if limits is runtime.limits else replace(runtime, limits=limits)
-
-    # -- agents as tools ---------------------------------------------------------------------------------
 
     def lend(self) -> tuple[Runtime, tuple[ChatModel, ...], str]:
         """See `nesting.Callee`."""
@@ -380,30 +405,8 @@ class Agent:
             raise AgentflowError(f"agent {self.name!r} is closed")
         return self._ready(), self._resolve(None), self._models.name
 
-    def _callees(self) -> Iterator[tuple[str, "Agent"]]:
-        for tool in self.tools:
-            if isinstance(tool, AgentTool) and isinstance(tool.agent, Agent):
-                yield tool.name, tool.agent
-
     def _below(self) -> Iterator["Agent"]:
-        """The agents that this one, or another below it, has as tools, each once; also those that form a circle."""
-        found, waiting = {id(self)}, [self]
-        while waiting:
-            for _, callee in waiting.pop()._callees():
-                if id(callee) not in found:
-                    found.add(id(callee))
-                    waiting.append(callee)
-                    yield callee
-
-    def _limits(self, depth: int = 0) -> Limits:
-        """What the machine decides by, with the agents below as far as they can be called."""
-        limits = self._ready().limits
-        sequential = frozenset(tool.name for tool in self.tools if tool.sequential)
-        callees = self._callees() if depth < MAX_DEPTH else ()
-        children = {name: callee._limits(depth + 1) for name, callee in callees}
-        if not sequential and not children:
-            return limits
-        return msgspec.structs.replace(limits, sequential=sequential, children=children)
+        return (agent for agent in below(self) if isinstance(agent, Agent))
 
     async def _give_back(self, user: "Agent") -> None:
         """An agent above this one is closed; with the last of them goes what this one has opened."""
@@ -437,8 +440,7 @@ class Agent:
         return models
 
     def _settings(self) -> Settings:
-        if self._given_settings is None:
-            self._given_settings = Settings()
+        self._given_settings = self._given_settings or Settings()
         return self._given_settings
 
     def _ready(self) -> Runtime:

@@ -27,6 +27,7 @@ from agentflow.errors import ConfigError
 PREFIX = "AGENTFLOW_"
 DEFAULT_FILE = "agentflow.toml"
 
+_TEN_YEARS = 10 * 365 * 86400.0  # seconds: a date that every calendar has
 _LARGEST = 2**63 - 1  # what fits everywhere a number goes, such as a request
 _MAX_DEPTH = 32
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -174,7 +175,7 @@ class ChainSettings(_Section):
     max_tool_calls: Count = 100
     token_budget: CountFromZero = 0
     timeout: Duration = 600.0
-    approval_timeout: Duration = 86400.0
+    approval_timeout: Annotated[Duration, Field(le=_TEN_YEARS)] = 86400.0
     recovery: Literal["resume", "fail"] = "resume"
 
 

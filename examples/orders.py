@@ -52,5 +52,5 @@ agent.events.pipe(of_type(WarningEvent)).subscribe(lambda event: print("told:", 
 ends = agent.events.pipe(of_type(ToolCompleteEvent))
 ends.subscribe(lambda end: print("reused:" if end.reused_from else "done:", end.result.splitlines()[-1]))
 
-print(agent.chat_sync("Pay back what was shipped in January.").text)
-print(agent.chat_sync("And once more!").text)
+print(agent.chat_sync("Pay back what was shipped in January.", user_id="ada").text)
+print(agent.chat_sync("And once more!", user_id="ada").text)

@@ -49,6 +49,14 @@ class Control:
             raise self._not_pending(state, f"no question {target!r}")
         return self._decide(asked[target], target, "answered", text=_checked_text(text), by=by)
 
+    def has_question(self) -> bool:
+        """Whether a question waits for an answer."""
+        return bool(_questions(self._state()))
+
+    def answer_next(self, text: str) -> ResolvedEvent:
+        """The answer to the question that was asked first. Raises `NotPendingError` if there is none."""
+        return self.answer(text, next(iter(reversed(_questions(self._state()))), None), None)
+
     def approve(self, call_id: str, arguments_hash: str | None, by: str | None) -> ResolvedEvent:
         """Yes to a call that waits for approval; with a hash, only if it is that of the arguments it waits with."""
         chain_id, call = self._waiting(call_id)

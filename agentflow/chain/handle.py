@@ -66,9 +66,10 @@ class AgentChain(Observable[AgentEvent]):
     which is a consumer once subscribed. Subscribing needs the running event loop.
     """
 
-    def __init__(self, run: Run, owner: TaskOwner, *, attached: bool = False) -> None:
-        """Made by an agent. `attached` consumers look on without counting."""
+    def __init__(self, run: Run, owner: TaskOwner, *, attached: bool = False, answer: str | None = None) -> None:
+        """Made by an agent. `attached` consumers look on without counting; the first one gives `answer` to the run."""
         super().__init__()
+        self._answer = answer
         self._agent_run = run
         self._owner = owner
         self._attached = attached
@@ -92,7 +93,11 @@ class AgentChain(Observable[AgentEvent]):
         return f"<AgentChain {self.run_id} {self.state}>"
 
     def _join(self) -> Consumer:
-        return self._agent_run.watch() if self._attached else self._agent_run.join()
+        consumer = self._agent_run.watch() if self._attached else self._agent_run.join()
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            self._agent_run.decide(self._agent_run.control.answer_next(answer))
+        return consumer
 
     # -- consuming ---------------------------------------------------------------------------------------
 

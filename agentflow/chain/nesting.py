@@ -4,17 +4,20 @@ The chain itself is run like the root's, by the same machine and the same perfor
 """
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn, Protocol
+
+import msgspec
 
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.errors import AgentflowError, ToolFailedError
 from agentflow.events import AgentEvent, ErrorInfo, FinishReason, ToolCompleteEvent, ToolErrorEvent, ToolStatus
 from agentflow.models.base import ChatModel
-from agentflow.state import Call, ChainState
+from agentflow.state import Call, ChainState, Limits
 from agentflow.state.rounds import last_calls_failed
 from agentflow.tools.execution import capped
-from agentflow.tools.registry import Tool
+from agentflow.tools.registry import Tool, ToolRegistry
 from agentflow.tools.schema import opaque
 
 MAX_DEPTH: Final = 5  # chains below the root
@@ -44,6 +47,7 @@ class Callee(Protocol):
     """An agent, as far as a chain needs to know it to call it."""
 
     name: str
+    tools: ToolRegistry
 
     def lend(self) -> tuple[Runtime, tuple[ChatModel, ...], str]:
         """What its chains share, the models to try in turn, and their name. Raises `ConfigError`."""
@@ -55,6 +59,41 @@ class AgentTool(Tool):
     """A tool whose call is a chain of `agent`. Its one argument is the `input` of that chain."""
 
     agent: Callee
+
+
+def callees(agent: Callee) -> Iterator[tuple[str, Callee]]:
+    """The agents that `agent` has as tools, each with the tool's name."""
+    for tool in agent.tools:
+        if isinstance(tool, AgentTool):
+            yield tool.name, tool.agent
+
+
+def below(agent: Callee) -> Iterator[Callee]:
+    """The agents that `agent`, or another below it, has as tools, each once; also those that form a circle."""
+    found, waiting = {id(agent)}, [agent]
+    while waiting:
+        for _, callee in callees(waiting.pop()):
+            if id(callee) not in found:
+                found.add(id(callee))
+                waiting.append(callee)
+                yield callee
+
+
+def limits_of(agent: Callee, depth: int = 0, made: dict[tuple[int, int], Limits] | None = None) -> Limits:
+    """What the machine decides by for `agent`, with the agents below as far as they can be called.
+
+    `made` are those of this run so far: agents that call each other can be reached in a great many ways.
+    """
+    made = {} if made is None else made
+    if (id(agent), depth) not in made:
+        limits = agent.lend()[0].limits
+        sequential = frozenset(tool.name for tool in agent.tools if tool.sequential)
+        reached = callees(agent) if depth < MAX_DEPTH else ()
+        children = {name: limits_of(callee, depth + 1, made) for name, callee in reached}
+        if sequential or children:
+            limits = msgspec.structs.replace(limits, sequential=sequential, children=children)
+        made[id(agent), depth] = limits
+    return made[id(agent), depth]
 
 
 def agent_tool(agent: Callee, *, name: str, description: str, **declared: Any) -> AgentTool:

@@ -22,6 +22,9 @@ _NOT_ASKED = (
 )
 
 
+_WITHOUT_EFFECT = ("", "rate_limit")  # causes of failures in which the tool itself says that nothing was done
+
+
 class Outcomes:
     """The outcomes of one chain's calls that have a key. A key is the user's: another user's same key is another."""
 
@@ -65,7 +68,7 @@ class Outcomes:
         key = self._key(start)
         if key is None:
             return
-        if outcome.abandoned or outcome.cause == "timeout" or outcome.status == "amended":
+        if outcome.abandoned or outcome.status == "amended" or outcome.cause not in _WITHOUT_EFFECT:
             self.doubt(start)
         if outcome.ok:
             try:
@@ -106,9 +109,13 @@ class Outcomes:
         return f"{self._work.info.run_id}:{start.call_id}"
 
     def _key(self, start: ToolStartEvent) -> OutcomeKey | None:
-        if start.idempotency_key is None:
+        """One user's key of one tool; without a user, one session's: what others did is not theirs to know."""
+        tool = self._work.runtime.tools.get(start.tool)
+        if start.idempotency_key is None or tool is None:
             return None
-        return OutcomeKey(tool=start.tool, key=start.idempotency_key, user_id=self._work.info.session.user_id)
+        session = self._work.info.session
+        scope = session.user_id if session.user_id is not None else f"/{session.session_id}"  # no user has a "/"
+        return OutcomeKey(tool=f"{tool.name} {tool.origin}", key=start.idempotency_key, user_id=scope)
 
 
 def attempt_of(start: ToolStartEvent) -> dict[str, Any]:

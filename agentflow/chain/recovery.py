@@ -71,8 +71,13 @@ class Past:
                 pass
 
 
-async def open_runs(store: Store) -> AsyncIterator[RunRecord]:
-    """The runs of a store that have not ended, the newest first."""
+async def open_runs(store: Store, run_id: str | None = None) -> AsyncIterator[RunRecord]:
+    """The runs of a store that have not ended, the newest first; or that one of them."""
+    if run_id is not None:
+        one = await store.find_run(run_id)
+        if one is not None and not one.ended:
+            yield one
+        return
     before: int | None = None
     while records := await store.list_runs(before=before, open_only=True):
         for record in records:

@@ -84,6 +84,11 @@ class Run:
         return self._writer.state.root.state
 
     @property
+    def waits(self) -> bool:
+        """Whether it waits for a human, and is not about to end."""
+        return self.state is State.SUSPENDED and not self._writer.ending
+
+    @property
     def terminal(self) -> TerminalEvent | None:
         """The event that ended the run."""
         return self._writer.terminal
@@ -133,6 +138,19 @@ class Run:
         """A consumer is gone. Thread-safe, since a dropped iterator may be collected anywhere."""
         if self._inbox is not None:
             self._inbox.put(None)
+
+    def for_next_message(self) -> "Run":
+        """This run, which takes its session's next message as an answer; `SessionBusyError` if it has asked nothing."""
+        if self.control.has_question():
+            return self
+        raise SessionBusyError(
+            f"session {self.info.session.session_id!r} waits for an approval in run {self.info.run_id!r}: give or "
+            "refuse it (approve, reject), or cancel the run, before the next message"
+        )
+
+    def leave(self) -> None:
+        """Let go of the run here; it stays as it is in its store, for whoever recovers it."""
+        self._writer.leave()
 
     def decide(self, event: ResolvedEvent) -> None:
         """A human has decided. Thread-safe."""
@@ -277,7 +295,7 @@ class Run:
             self._writer.stop(failure)
             return
         if self._writer.ending:  # the store lost the cancel, and so came by the session after all
-            await self._runtime.store.close_session(self.info.session, run_id, None, token=self._writer.token)
+            await self._runtime.store.close_session(self.info.session, run_id, None)  # its lease is given back
             return
         self._performer.post(
             InputEvent(

@@ -171,12 +171,23 @@ class Writer:
         """
         if self.closed:
             return
+        self._break(error)
+        if not asyncio.get_running_loop().is_closed():
+            self._runtime.owner.spawn(self._free_session(), name=f"agentflow freeing {self._info.run_id}")
+
+    def leave(self) -> None:
+        """Let go of the run as it is: it keeps its session, and whoever recovers it goes on with it."""
+        if self.closed:
+            return
+        run_id = self._info.run_id
+        self._break(StoreError(f"run {run_id!r} waits on in its store, and its agent was closed: recover it to go on"))
+        self._runtime.owner.spawn(self._give_back(), name=f"agentflow leaving {run_id}")
+
+    def _break(self, error: Exception) -> None:
         self.broken = error
         self._inbox.clear()
         self._wake()
         self._on_closed()
-        if not asyncio.get_running_loop().is_closed():
-            self._runtime.owner.spawn(self._free_session(), name=f"agentflow freeing {self._info.run_id}")
 
     async def _free_session(self) -> None:
         key, run_id = self._info.session, self._info.run_id

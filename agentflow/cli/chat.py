@@ -28,6 +28,7 @@ from agentflow.events import (
     StateEvent,
 )
 from agentflow.stores.base import SessionKey, Store
+from agentflow.streams import TaskOwner
 
 Ask: TypeAlias = Callable[[Waiting], Decision]
 
@@ -73,13 +74,14 @@ def converse(
     Between runs they do what they did before, and one that was ignored at the start, as shells do for jobs in the
     background, stays ignored. Raises what `agent.stream` and `show` raise, and `StoreError`.
     """
-    code = 0
+    code, held = 0, None
     with asyncio.Runner() as runner:
         try:
             if store is not None:
-                runner.run(_look(store, session_id, complain))
+                held = runner.run(_look(store, session_id, complain))
             for message in messages:
-                code, session_id = runner.run(_turn(agent, message, session_id, show, complain, ask))
+                code, session_id = runner.run(_turn(agent, message, session_id, show, complain, ask, held))
+                held = None
                 if patient:
                     code = 0
                 elif code:
@@ -94,15 +96,23 @@ def converse(
     return code
 
 
-async def _look(store: Store, session_id: str | None, complain: Callable[[str], None]) -> None:
-    """Before anything begins: raise `StoreError` if the store cannot be written, and say who holds the session."""
+async def _look(store: Store, session_id: str | None, complain: Callable[[str], None]) -> str | None:
+    """Before anything begins: raise `StoreError` if the store cannot be written, and say which run holds the session."""
     await store.release_lease("", 0)  # a write that changes nothing
     info = await store.find_session(SessionKey(session_id)) if session_id is not None else None
-    if info is not None and info.active_run is not None:
-        complain(
-            f"session {session_id!r} is held by run {info.active_run}; if the process of that run has died, "
-            "`agentflow serve` goes on with it, and frees the session"
-        )
+    if info is None or info.active_run is None:
+        return None
+    complain(
+        f"session {session_id!r} is held by run {info.active_run}; if the process of that run has died, the run goes "
+        "on here within 15 seconds, and the message after it"
+    )
+    return info.active_run
+
+
+async def _take_over(agent: Agent, run_id: str) -> None:
+    """Go on with a run whose process has died, once its lease has lapsed; for as long as this is not cancelled."""
+    while not await agent.recover(run_id):
+        await asyncio.sleep(1)
 
 
 async def _turn(
@@ -112,16 +122,22 @@ async def _turn(
     show: Callable[[AgentEvent], None],
     complain: Callable[[str], None],
     ask: Ask | None,
+    held: str | None = None,
 ) -> tuple[int, str]:
-    """One run, shown; its exit code and its session."""
-    chain = agent.stream(message, session_id=session_id)
+    """One run, shown; its exit code and its session, which `held` may hold until then."""
+    chain, tasks = agent.stream(message, session_id=session_id), TaskOwner()
     verdict = _Verdict(complain)
+    if held is not None:
+        tasks.spawn(_take_over(agent, held), name=f"agentflow taking over {held}")
     with _signals(_Canceller(chain)):
-        async for event in chain:
-            show(event)
-            verdict.see(event)
-            if _is_suspended(event) and chain.state is State.SUSPENDED:
-                await _settle(chain, ask, complain)
+        try:
+            async for event in chain:
+                show(event)
+                verdict.see(event)
+                if _is_suspended(event) and chain.state is State.SUSPENDED:
+                    await _settle(chain, ask, complain)
+        finally:
+            await tasks.aclose()
     return verdict.code, chain.session_id
 
 

@@ -95,6 +95,12 @@ class Tool(Policy):
                 )
 
     @property
+    def origin(self) -> str:
+        """Where its function stands, as module and qualified name: tells it from another tool of the same name."""
+        module = getattr(self.function, "__module__", "?")
+        return f"{module}.{getattr(self.function, '__qualname__', type(self.function).__qualname__)}"
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """The JSON Schema of the arguments."""
         return self.contract.parameters
@@ -255,7 +261,7 @@ class ToolRegistry:
                 )
             if found.name in added:
                 raise ConfigError(
-                    f"two tools are named {found.name!r}: {_origin(added[found.name])} and {_origin(found)};"
+                    f"two tools are named {found.name!r}: {added[found.name].origin} and {found.origin};"
                     " rename one with @tool(name=...)"
                 )
             added[found.name] = found
@@ -377,6 +383,8 @@ def _from_object(item: ToolObject) -> Tool:
     def execute(**arguments: Any) -> Any:
         return item.execute(arguments)
 
+    execute.__module__, execute.__qualname__ = type(item).__module__, type(item).__qualname__
+
     return Tool(
         name=item.name,
         description=item.description,
@@ -401,9 +409,3 @@ def _examples(name: str, examples: Sequence[Mapping[str, Any]], contract: Contra
         for error in contract.validator.iter_errors(example):
             raise ConfigError(f"tool {name!r}: the example {example!r} does not fit its schema: {error.message}")
     return tuple(dict(example) for example in examples)
-
-
-def _origin(found: Tool) -> str:
-    function = found.function
-    module, name = getattr(function, "__module__", "?"), getattr(function, "__qualname__", repr(function))
-    return f"{module}.{name}"

@@ -23,9 +23,9 @@ def wait_before_retry(
     A rate limit says that nothing was done, so the call is tried again, unless it has given output that cannot be
     taken back, or its body goes on. After any other failure that may pass only an idempotent tool is: the failed
     attempt may have had its effect. A key alone does not help, since the index knows only of calls that have ended;
-    a tool that hands its key on to a service which honours it is idempotent, and can say so. What the service asks for (Retry-After) is waited for in
-    full; a random part comes on top, so that those who failed together do not come back together. `chance` gives
-    numbers in [0, 1).
+    a tool that hands its key on to a service which honours it is idempotent, and can say so. What the service asks for
+    (Retry-After) is waited for in full; a random part comes on top, so that those who failed together do not come back
+    together. `chance` gives numbers in [0, 1).
     """
     asked = outcome.retry_after or 0.0
     if attempt > tool.retries or asked > MAX_RETRY_AFTER or not _may_be_repeated(tool, outcome):

@@ -367,19 +367,20 @@ async def test_a_call_is_begun_again_under_the_key_of_its_new_arguments():
     desk, store = Desk(), InMemoryStore()
     function = desk.fetch(idempotency_key=["key"])
     async with Agent(model=ScriptedModel([call("fetch", key="a")], "done"), tools=[function], store=store) as agent:
-        chain = agent.start("hello")
+        chain = agent.start("hello", user_id="u")
         start = await until_started(agent, chain, "fetch")
         chain.amend(start.call_id, {"key": "b"})
         await turns(50)
         desk.gate.set()
         await chain
         log = await checked(agent, chain)
+        named = f"fetch {agent.tools.get('fetch').origin}"
         first, second = (event.idempotency_key for event in of(log, EventType.TOOL_START))
         assert first != second
-        kept = await store.claim_outcome(OutcomeKey(tool="fetch", key=second), "other")
+        kept = await store.claim_outcome(OutcomeKey(tool=named, key=second, user_id="u"), "other")
         assert (kept.result, desk.did) == ("[success]\nfetched b", ["b"])
         with pytest.raises(OutcomePendingError):  # it was stopped somewhere in its middle
-            await store.claim_outcome(OutcomeKey(tool="fetch", key=first), "other")
+            await store.claim_outcome(OutcomeKey(tool=named, key=first, user_id="u"), "other")
 
 
 # -- agents --------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ async def play(till, *asked, store, wait=True, **fields):
     calls = [call("pay", **{"order_id": "A"} | arguments) for arguments in asked or [{}]]
     model = ScriptedModel(calls, "That could not be done, I am sorry.", "Sorry.")
     async with Agent(model=model, tools=[till.pay], store=store) as agent:
-        chain = agent.start("pay", **fields)
+        chain = agent.start("pay", **{"user_id": "u"} | fields)
         await chain
         log = await log_of(agent, chain.run_id)
     assert_laws(log)
@@ -167,7 +167,7 @@ async def test_a_deed_that_may_have_been_done_is_not_done_by_a_later_run(ways, i
 async def test_a_call_that_was_cancelled_while_it_ran_keeps_its_key(moment):
     till, store = Till(), InMemoryStore()
     async with Agent(model=ScriptedModel([call("pay", order_id="A")]), tools=[till.pay], store=store) as agent:
-        chain = agent.start("pay")
+        chain = agent.start("pay", user_id="u")
         await asyncio.sleep(moment)
         chain.cancel()
         await chain
@@ -176,9 +176,9 @@ async def test_a_call_that_was_cancelled_while_it_ran_keeps_its_key(moment):
 
 
 async def test_a_cancel_in_the_wait_after_a_plain_failure_leaves_the_key_free():
-    till, store = Till(ConnectionResetError("gone")), InMemoryStore()
+    till, store = Till(ServiceBusyError()), InMemoryStore()
     async with Agent(model=ScriptedModel([call("pay", order_id="A")]), tools=[till.pay], store=store) as agent:
-        chain = agent.start("pay")
+        chain = agent.start("pay", user_id="u")
         async for event in chain:
             if event.type is EventType.TOOL_ERROR:
                 break
@@ -191,7 +191,7 @@ async def test_what_another_run_did_in_the_wait_is_not_done_again():
     limited = ServiceBusyError()
     till, other, store = Till(limited), Till(), InMemoryStore()
     async with Agent(model=ScriptedModel([call("pay", order_id="A")], "done"), tools=[till.pay], store=store) as agent:
-        chain = agent.start("pay")
+        chain = agent.start("pay", user_id="u")
         async for event in chain:
             if event.type is EventType.TOOL_ERROR:
                 break
@@ -208,7 +208,7 @@ async def test_what_another_run_did_in_the_wait_is_not_done_again():
 async def test_an_approved_call_has_the_key_of_its_amended_arguments():
     till, store = Till(approval=True), InMemoryStore()
     async with Agent(model=ScriptedModel([call("pay", order_id="A")], "done"), tools=[till.pay], store=store) as agent:
-        chain = agent.start("pay")
+        chain = agent.start("pay", user_id="u")
         reply = await chain.reply()
         chain.amend(reply.pending[0].call_id, {"order_id": "B"})
         await chain
@@ -221,7 +221,7 @@ async def test_an_approved_call_has_the_key_of_its_amended_arguments():
 async def test_a_call_that_was_amended_where_it_ran_leaves_its_first_deed_unknown_and_keeps_the_second():
     till, store = Till(), InMemoryStore()
     async with Agent(model=ScriptedModel([call("pay", order_id="A")], "done"), tools=[till.pay], store=store) as agent:
-        chain = agent.start("pay")
+        chain = agent.start("pay", user_id="u")
         await asyncio.sleep(0.5)
         (start,) = of(await store.read(chain.run_id, 0, 100), EventType.TOOL_START)
         chain.amend(start.call_id, {"order_id": "B"})
@@ -244,8 +244,9 @@ async def test_a_thread_that_goes_on_keeps_its_key():
         release.wait(30)
         return "receipt"
 
+    pay.__qualname__ = Till().pay.__qualname__  # the same tool
     async with Agent(model=ScriptedModel([call("pay", order_id="A")], "It failed."), tools=[pay], store=store) as agent:
-        chain = agent.start("pay")
+        chain = agent.start("pay", user_id="u")
         while not begun:
             await asyncio.to_thread(lambda: None)
         await asyncio.get_running_loop().advance(5)
@@ -274,10 +275,11 @@ async def test_what_was_done_while_the_end_is_being_written_is_known_later():
         paid.append(order_id)
         yield "paid"
 
+    pay.__qualname__ = Till().pay.__qualname__  # the same tool
     settings = Settings(limits={"run_log_bytes": 50_000})
     model = ScriptedModel([call("pay", order_id="A")], "done")
     async with Agent(model=model, tools=[pay], store=store, settings=settings) as agent:
-        end = await agent.start("pay")
+        end = await agent.start("pay", user_id="u")
     assert (end.type, end.error.kind, paid) == (EventType.FAILED, "limit", ["A"])
     till = Till()
     assert (ends(await play(till, store=store)), till.paid) == (["success"], [])
@@ -296,7 +298,7 @@ async def test_whatever_call_of_the_store_fails_nothing_is_done_twice_and_what_w
         store = FailingLog(inner, fail_at=fail_at, of=None, applied=applied)
         model = ScriptedModel([call("pay", order_id="A")], "That could not be done, I am sorry.")
         async with Agent(model=model, tools=[till.pay], store=store) as agent:
-            chain = agent.start("pay")
+            chain = agent.start("pay", user_id="u")
             with contextlib.suppress(StoreError):
                 await chain
         failed = store.calls.total() >= fail_at
@@ -339,7 +341,7 @@ async def test_a_claim_that_fails_after_an_attempt_that_may_have_had_its_effect_
     till, store = Till(), FlakyIndex(2)
     model = ScriptedModel([call("pay", order_id="A")], "That is not known, sorry.")
     async with Agent(model=model, tools=[till.pay], store=store) as agent:
-        chain = agent.start("pay")
+        chain = agent.start("pay", user_id="u")
         await asyncio.sleep(0.5)
         (start,) = of(await store.read(chain.run_id, 0, 100), EventType.TOOL_START)
         chain.amend(start.call_id, {"order_id": "A", "amount": 2})

@@ -7,6 +7,7 @@ import pytest
 
 from agentflow import Agent, tool
 from agentflow.chain.leases import LEASE_SECONDS
+from agentflow.errors import AgentflowError
 from agentflow.events import EventType, State, decode, encode, stamp
 from agentflow.messages import unpaired
 from agentflow.settings import Settings
@@ -163,7 +164,8 @@ def test_an_agent_that_is_closed_takes_no_run_that_nobody_would_end():
     async def second_life():
         closed = story(store, done)
         await closed.aclose()
-        assert await closed.recover() == []
+        with pytest.raises(AgentflowError, match="is closed"):
+            await closed.recover()
         async with story(store, done) as agent:
             (chain,) = await agent.recover()
             await chain

@@ -103,11 +103,22 @@ async def test_by_setting_nothing_is_kept(chat, store_path):
 
 def test_who_holds_the_session_is_said_before_it_is_waited_for(with_store, capsys, monkeypatch):
     monkeypatch.setenv("AGENTFLOW_SESSION__BUSY", "reject")
-    with_store(lambda store: store.open_session(SessionKey("s1"), "run-1"))
+
+    async def hold(store):
+        await store.acquire_lease("run-1", "another process", 60)
+        await store.open_session(SessionKey("s1"), "run-1")
+
+    with_store(hold)
     assert main(CHAT.split()) == 1
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("agentflow: session 's1' is held by run run-1; if the process of that run has died")
     assert "busy" in second
+
+
+def test_a_run_whose_process_has_died_is_gone_on_with_before_the_message(with_store, capsys):
+    with_store(lambda store: store.open_session(SessionKey("s1"), "run-1"))  # it died before its first event
+    assert main(CHAT.split()) == 0
+    assert "is held by run run-1" in capsys.readouterr().err
 
 
 def test_a_run_of_before_is_left_as_it_is(with_store, talk):

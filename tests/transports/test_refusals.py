@@ -32,7 +32,7 @@ def test_no_error_of_ours_is_a_fault_of_the_server():
     while pending:
         kind = pending.pop()
         pending += kind.__subclasses__()
-        if kind not in (errors.RunFailed, errors.RunCancelled, Refused):
+        if kind not in (errors.RunFailed, errors.RunCancelled, Refused) and kind.__module__ == errors.__name__:
             assert refusal(kind("x")).status != 500
 
 
