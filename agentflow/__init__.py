@@ -15,6 +15,7 @@ from agentflow.models.base import ChatModel, ModelChunk, ModelRequest
 from agentflow.operators import micro_batch, of_type
 from agentflow.settings import Settings
 from agentflow.stores.in_memory import InMemoryStore
+from agentflow.stores.sqlite import SqliteStore
 from agentflow.tools import ToolContext, tool
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "Settings",
+    "SqliteStore",
     "State",
     "StoreError",
     "ToolCall",

@@ -97,7 +97,7 @@ def converse(
 
 
 async def _look(store: Store, session_id: str | None, complain: Callable[[str], None]) -> str | None:
-    """Before anything begins: raise `StoreError` if the store cannot be written, and say which run holds the session."""
+    """Before anything begins: raise `StoreError` if the store cannot be written; which run holds the session."""
     await store.release_lease("", 0)  # a write that changes nothing
     info = await store.find_session(SessionKey(session_id)) if session_id is not None else None
     if info is None or info.active_run is None:
@@ -111,7 +111,7 @@ async def _look(store: Store, session_id: str | None, complain: Callable[[str], 
 
 async def _take_over(agent: Agent, run_id: str) -> None:
     """Go on with a run whose process has died, once its lease has lapsed; for as long as this is not cancelled."""
-    while not await agent.recover(run_id):
+    while not await agent.recover(run_id):  # noqa: ASYNC110  a lease lapses without a sign
         await asyncio.sleep(1)
 
 

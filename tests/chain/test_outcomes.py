@@ -367,3 +367,26 @@ async def test_the_keys_of_an_agent_below_the_root_are_kept_where_the_run_is():
     await ask()
     await ask()
     assert paid == ["A"]
+
+
+async def test_a_key_without_a_user_is_its_sessions_only():
+    till, store = Till(), InMemoryStore()
+    for session in ("alice", "bob", "alice"):
+        await play(till, store=store, user_id=None, session_id=session)
+    assert len(till.paid) == 2
+
+
+async def test_tools_of_one_name_have_keys_of_their_own():
+    store, other = InMemoryStore(), []
+
+    @tool(idempotency_key=["order_id"])
+    def pay(order_id: str) -> str:
+        """Pay elsewhere."""
+        other.append(order_id)
+        return "paid elsewhere"
+
+    till = Till()
+    await play(till, store=store)
+    async with Agent(model=ScriptedModel([call("pay", order_id="A")], "Done."), tools=[pay], store=store) as agent:
+        await agent.chat("pay", user_id="u")
+    assert (len(till.paid), other) == (1, ["A"])

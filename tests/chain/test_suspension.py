@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from agentflow import Agent, tool
+from agentflow import Agent, InMemoryStore, tool
+from agentflow.errors import SessionBusyError, StoreError
 from agentflow.events import EventType, State
 from agentflow.streams import LoopClock
-from agentflow.testing import ScriptedModel, call
+from agentflow.testing import ScriptedModel, assert_laws, call
 from agentflow.tools import ask_user
 from tests.builders import of, turns
 from tests.chain.families import checked, line, so_far
@@ -297,3 +298,67 @@ async def test_an_agent_may_be_sequential_too():
         await chain
         await checked(agent, chain)
         assert (overlap.order, overlap.beside) == ([0, 1, 2], [])
+
+
+# -- the next message of its session, and the next process ---------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a question", "a question in the text"])
+@pytest.mark.parametrize("begin", ["stream", "start", "chat"])
+async def test_the_next_message_of_the_session_is_the_answer_to_its_question(name, begin):
+    turn, tools, _ = WAITS[name]
+    async with Agent(model=ScriptedModel(turn, "Thank you."), tools=tools) as agent:
+        first = await agent.chat("hello", session_id="s")
+        assert len(first.pending) == 1
+        answered = getattr(agent, begin)("because", session_id="s")
+        reply = await (answered if begin == "chat" else answered.reply())
+        assert (reply.run_id, reply.text, reply.pending) == (first.run_id, "Thank you.", ())
+        log = [event async for event in agent.follow(first.run_id)]
+        assert_laws(log)
+        assert [event.text for event in of(log, EventType.RESOLVED)] == ["because"]
+
+
+async def test_an_answer_by_message_is_given_by_the_first_consumer_and_not_before():
+    async with Agent(model=ScriptedModel(*WAITS["a question"][:1], "Thank you."), tools=[ask_user]) as agent:
+        first = await agent.chat("hello", session_id="s")
+        chain = agent.stream("because", session_id="s")
+        await turns(20)
+        assert agent.attach(first.run_id).state is State.SUSPENDED
+        await chain
+
+
+async def test_a_session_that_waits_for_an_approval_refuses_the_next_message_and_loses_nothing():
+    turn, tools, decide = WAITS["an approval"]
+    async with Agent(model=ScriptedModel(turn, "done", "again"), tools=tools) as agent:
+        chain = agent.stream("hello", session_id="s")
+        (asked,) = (await chain.reply()).pending
+        for begin in (agent.stream, agent.start):
+            with pytest.raises(SessionBusyError, match="waits for an approval"):
+                begin("and?", session_id="s")
+        decide(chain, asked)
+        assert (await chain.reply()).text == "done"
+        assert (await agent.chat("and?", session_id="s")).text == "again"
+
+
+async def test_a_run_that_waits_outlives_its_agent_in_a_store_that_was_passed_in():
+    turn, tools, _ = WAITS["an approval"]
+    store = InMemoryStore()
+    async with Agent(model=ScriptedModel(turn), tools=tools, store=store) as agent:
+        chain = agent.start("hello", session_id="s")
+        (asked,) = (await chain.reply()).pending
+    with pytest.raises(StoreError, match="waits on in its store"):
+        await chain
+    async with Agent(model=ScriptedModel("done"), tools=tools, store=store) as agent:
+        (again,) = await agent.recover(chain.run_id)
+        await turns(20)
+        again.approve(asked.call_id, asked.arguments_hash)
+        assert (await again.reply()).text == "done"
+        assert_laws([event async for event in agent.follow(chain.run_id)])
+
+
+async def test_a_run_that_waits_in_its_agents_own_store_ends_with_it():
+    turn, tools, _ = WAITS["an approval"]
+    async with Agent(model=ScriptedModel(turn), tools=tools) as agent:
+        chain = agent.start("hello")
+        await chain.reply()
+    assert chain.state is State.CANCELLED
