@@ -87,6 +87,7 @@ class FunctionModel:
     def __init__(self, function: StreamFunction) -> None:
         self.stream = function
         self.name = getattr(function, "__name__", "function")
+        self.context_tokens = getattr(function, "context_tokens", 0)
 
 
 Tokenizer: TypeAlias = Callable[[str], int]  # how many tokens a text is
