@@ -449,3 +449,9 @@ async def test_clients_of_models_that_requests_name_are_bounded_and_those_at_wor
             agent.stream("hello", model=f"mine/{number}")
         assert len(agent._models._made) <= 65
         assert (await agent.chat("hello", model="scripted/ho")).text == "ho"
+
+
+async def test_what_is_no_store_is_told_before_anything_begins():
+    agent = Agent(model=ScriptedModel("hi"), store="s.db")
+    with pytest.raises(ConfigError, match=r"store='s.db' is no store; .*SqliteStore"):
+        agent.stream("hello")

@@ -52,7 +52,9 @@ class Given:
 
 
 def make_runtime(given: Given, settings: Settings) -> Runtime:
-    """What the runs of an agent share. Raises `ConfigError` for a bound out of range and for an unknown pool."""
+    """What the runs of an agent share. Raises `ConfigError` for what is no store, no such bound or no pool."""
+    if not hasattr(given.store, "open_session"):
+        raise ConfigError(f"store={given.store!r} is no store; give an object, such as SqliteStore('agentflow.db')")
     bounds = _with_bounds(settings.chain, given.bounds)
     pools = Pools({name: (pool.size, pool.queue) for name, pool in settings.pools.items()})
     for tool in given.tools:

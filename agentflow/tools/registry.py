@@ -262,7 +262,7 @@ class ToolRegistry:
             if found.name in added:
                 raise ConfigError(
                     f"two tools are named {found.name!r}: {added[found.name].origin} and {found.origin};"
-                    " rename one with @tool(name=...)"
+                    " rename one with @tool(name=...), or as_tool(name=...) of an agent"
                 )
             added[found.name] = found
         self._tools = added
