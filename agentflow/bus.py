@@ -144,7 +144,7 @@ class EventBus:
         if tap.gone is not None:
             try:
                 tap.gone(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-            except Exception:
+            except Exception:  # it is gone already, and hurts nobody else
                 logger.exception("the tap %s raised in on_error", tap.name)
 
     def _slow(self, tap: _Tap, seconds: float, event: AgentEvent, report: Report | None) -> None:

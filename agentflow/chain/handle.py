@@ -286,7 +286,7 @@ class EventIterator:
             # cancelled, the traceback must not keep this object alive, for to drop it is to leave.
             del self
             raise
-        except Exception:
+        except Exception:  # whatever ended the reading: who cannot read on is no consumer any more
             self._leave()
             raise
         if self._closed:
@@ -319,7 +319,7 @@ class _Watched:
     def on_next(self, event: AgentEvent, /) -> None:
         try:
             self._observer.on_next(event)
-        except Exception:
+        except Exception:  # raised again: Rx ends the subscription by it
             self._consumer.keep()
             raise
 

@@ -218,7 +218,7 @@ class Run:
             self._performer.restore(past)
             self._past, self.detached = past, True
             self.start()
-        except BaseException:
+        except BaseException:  # also a cancel: what was taken and is not run must be free for others
             await self._runtime.leases.give_back(run_id)
             raise
         return True

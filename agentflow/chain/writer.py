@@ -195,7 +195,7 @@ class Writer:
             await self._runtime.store.close_session(key, run_id, None, token=self.token)
         except LeaseLostError:  # then the session is the new owner's too
             pass
-        except Exception:
+        except Exception:  # the run has stopped already, and recovery frees what stays held
             logger.exception("session %s stays held by run %s", key.session_id, run_id)
         await self._give_back()
 

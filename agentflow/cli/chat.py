@@ -112,7 +112,7 @@ async def _look(store: Store, session_id: str | None, complain: Callable[[str], 
 async def _take_over(agent: Agent, run_id: str) -> None:
     """Go on with a run whose process has died, once its lease has lapsed; for as long as this is not cancelled."""
     while not await agent.recover(run_id):  # noqa: ASYNC110  a lease lapses without a sign
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # nothing tells that a process has died: its lease lapses
 
 
 async def _turn(

@@ -139,14 +139,14 @@ class Endpoint:
             data = None if body is None else msgspec.json.encode(body)
             request = pool.session.request(method, self.base_url + path, data=data, allow_redirects=False)
             response = await limits.keep(request, limits.first_byte)
-        except BaseException:
+        except BaseException:  # also a cancel: the place is free again
             if pool.slots is not None:
                 pool.slots.release()
             raise
         exchange = Exchange(self, response, limits, pool.slots)
         try:
             await exchange.check()
-        except BaseException:
+        except BaseException:  # also a cancel: an answer that nobody reads must not hold its connection
             exchange.close()
             raise
         return exchange

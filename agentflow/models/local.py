@@ -150,7 +150,7 @@ def _start(model: Path) -> _Child:
     )
     try:
         return _Child(process, _handshake(process, job), job["key"])
-    except BaseException:
+    except BaseException:  # also Ctrl-C: the child must not outlive its start
         _end(process)
         raise
 

@@ -221,7 +221,7 @@ class InMemoryStore:
             run.waiting = True
             try:
                 await self._wait_for_turn(key, session, run_id, busy)
-            except BaseException:
+            except BaseException:  # also a cancel: who leaves the line waits no longer
                 run.waiting = False
                 self._drop_if_empty(run_id)
                 raise

@@ -152,7 +152,7 @@ class RedisStore:
             return await redis_sessions.load(self._server, key, taken, last_turns)
         except SessionBusyError:
             raise
-        except BaseException:
+        except BaseException:  # also a cancel: who leaves must not keep the session or a place in its line
             # Its own task, since we may be cancelled once more while it is under way.
             await asyncio.shield(self._leaving.spawn(self._leave(ticket), name=f"leaving session {key.session_id!r}"))
             raise

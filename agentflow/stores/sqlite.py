@@ -151,7 +151,7 @@ class SqliteStore:
         try:
             await self._take(ticket)
             return await self._threads.read(lambda db: sqlite_sessions.load(db, key, last_turns))
-        except BaseException:
+        except BaseException:  # also a cancel: who leaves must not keep the session or a place in its line
             # Also what was on its way to be done when the caller left is undone: writes are done in order.
             self._threads.write_later(partial(sqlite_sessions.leave, ticket=ticket))
             raise
