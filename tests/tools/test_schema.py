@@ -569,3 +569,27 @@ def test_reading_docstrings_logs_nothing(caplog):
     ToolRegistry([tool(probe)])
 
     assert caplog.records == []
+
+
+LATE = """
+from __future__ import annotations
+import datetime
+
+
+def probe(day: datetime.date, count: int = 1) -> str:
+    return f"{day:%A} {count}"
+
+
+def lost(day: Missing) -> str:
+    return ""
+"""
+
+
+def test_annotations_that_are_text_are_those_they_name_and_unknown_ones_are_told():
+    module = {"__name__": "late"}
+    exec(compile(LATE, "late.py", "exec"), module)
+    made = build(module["probe"], name="probe", parameters=None)
+    assert made.parameters["properties"]["day"]["format"] == "date"
+    assert module["probe"](**made.convert({"day": "2025-01-06"})) == "Monday 1"
+    with pytest.raises(ConfigError, match="Missing"):
+        build(module["lost"], name="lost", parameters=None)
