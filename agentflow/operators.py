@@ -61,7 +61,7 @@ class MicroBatch(Generic[Key]):
     def push(self, key: Key, text: str, count: int = 1) -> None:
         """Add `text`, which stands for `count` of the source's pieces."""
         if self._timer is None:
-            self._timer = self._clock.call_later(self._window, self._elapsed)
+            self.open()
             self._emit(key, text, count)
             return
         if key != self._key:
@@ -72,6 +72,11 @@ class MicroBatch(Generic[Key]):
         self._bytes += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         if self._bytes >= self._max_bytes:
             self.flush()
+
+    def open(self) -> None:
+        """Begin a window, unless one is open: the next text waits for its end then, as if text had come just now."""
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._window, self._elapsed)
 
     def flush(self) -> None:
         """Emit what is held now; the window goes on."""

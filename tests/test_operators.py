@@ -73,6 +73,22 @@ def test_the_first_text_goes_at_once_and_what_follows_is_joined_by_the_window():
     assert out[2:] == [(0.4, "k", "e", 4)]
 
 
+def test_a_window_that_is_opened_joins_the_first_text_too():
+    made, clock, out = batch()
+    made.open()
+    clock.advance(0.1)
+    made.open()  # it is open already
+    made.push("k", "a")
+    made.push("k", "b")
+    assert out == []
+    clock.advance(0.1)
+    assert out == [(0.2, "k", "ab", 2)]
+    clock.advance(0.2)
+    made.open()
+    clock.advance(0.2)
+    assert (made.idle, clock.timers, len(out)) == (True, [], 1)
+
+
 def test_a_window_in_which_nothing_came_ends_in_idleness_without_a_timer():
     made, clock, out = batch()
     assert (made.idle, clock.timers) == (True, [])

@@ -176,7 +176,7 @@ class ModelCalls:
                 reply.calls, reply.finish_reason = [], "length"
                 return
             number += 1
-            if number % _FAIRNESS == 0 or self._work.writer.crowded:
+            if number % _FAIRNESS == 0 or self._work.behind:
                 await self._work.ready()
             if self._work.over:
                 return

@@ -37,6 +37,7 @@ class Work:
         self._owner = tasks
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
+        self._said = 0  # what the writer had been posted when it got the last text
         self._batch: MicroBatch[BatchKey] = MicroBatch(
             self._post_delta, clock=runtime.clock, window=runtime.window, max_bytes=runtime.max_batch_bytes
         )
@@ -82,11 +83,24 @@ class Work:
         """End the run with `error`."""
         self.post(Ending(error=RunError(kind=error.kind, message=text_of(error), retryable=error.retryable)))
 
+    @property
+    def behind(self) -> bool:
+        """Whether the log has not accepted yet what was said last, or has too much else to accept.
+
+        Who brings text waits then until it is `ready`: so a crash never costs a reply more than one window of its text,
+        however slow the log is. What is not read meanwhile waits at its source.
+        """
+        writer = self.writer
+        return self._said > writer.settled or writer.crowded
+
     async def ready(self) -> None:
         """Let others run, and wait until the log has kept up with what was posted."""
         await asyncio.sleep(0)
-        while self.writer.crowded:
+        if not self.behind:
+            return
+        while self.behind and not self.writer.closed:
             await self.writer.accepted()
+        self._batch.open()  # what has gathered at the source meanwhile is joined, however long that was
 
     def close(self) -> None:
         """The chain is over: no timer and no task of it goes on, and what they still bring is dropped."""
@@ -139,6 +153,7 @@ class Work:
             self.writer.post(
                 DeltaEvent(text=piece, channel=channel, attempt=attempt, count=0 if position else count, **header)
             )
+        self._said = self.writer.posted
 
 
 def text_of(error: BaseException) -> str:

@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 Action: TypeAlias = Callable[[], None]
 Item: TypeAlias = "AgentEvent | Command | Ending"
 
-
 MAX_WAITING = 1000  # events in the inbox over which producers are asked to wait
 
 
@@ -120,6 +119,7 @@ class Writer:
         self.token: int | None = None  # of the run's lease; a run that never began has none
         self.seq = 0
         self.dropped = 0
+        self.posted = self.settled = 0  # items that came, and those that the log has accepted or that came to nothing
         self.terminal: TerminalEvent | None = None
         self.broken: Exception | None = None
 
@@ -159,6 +159,7 @@ class Writer:
             return
         self._ending = self._ending or isinstance(item, Ending)
         self._inbox.append(item)
+        self.posted += 1
         if not self._writing:
             self._writing = True
             self._runtime.owner.spawn(self._write(), name=f"agentflow writer {self._info.run_id}")
@@ -259,13 +260,16 @@ class Writer:
             if draft.terminal is not None:
                 break
             self._take(draft, item)
-        if not draft.events:
-            self._perform(draft)  # a command that no event has caused: there is nothing to accept first
-            return
         if draft.terminal is not None:
             await self._keep_turn(draft)
-        await self._append(draft)
-        self._accept(draft)
+        if draft.events:
+            await self._append(draft)
+        self.settled += len(items)
+        if draft.events:
+            self._accept(draft)
+        else:  # a command that no event has caused, or an event that could not be
+            self._wake()
+            self._perform(draft)
         if draft.terminal is not None:
             await self._give_back()
 
