@@ -4,7 +4,6 @@ How a run proceeds is in `chain` and `state`; which client a model string means 
 """
 
 import asyncio
-import inspect
 import logging
 import secrets
 import threading
@@ -28,18 +27,15 @@ from agentflow.chain.request import (
     Input,
     ModelOptions,
     RequestFields,
-    checked_number,
     checked_options,
-    is_model_string,
     request_of,
 )
 from agentflow.chain.run import Run
 from agentflow.chain.runtime import RunInfo, Runtime, Transform
-from agentflow.chain.setup import Given, make_runtime
-from agentflow.errors import AgentflowError, ConfigError, RequestError, RunNotFoundError
+from agentflow.chain.setup import Given, check_own, make_runtime
+from agentflow.errors import AgentflowError, RequestError, RunNotFoundError
 from agentflow.event_log import Reader, follow
 from agentflow.events import AgentEvent
-from agentflow.messages import clean_text
 from agentflow.models.base import ChatModel, StreamFunction, Tokenizer, estimate_tokens
 from agentflow.models.clients import ModelClients, close
 from agentflow.settings import Settings
@@ -47,6 +43,7 @@ from agentflow.stores.base import RunRecord, SessionKey, Store
 from agentflow.stores.in_memory import InMemoryStore
 from agentflow.streams import CANCEL_GRACE, Clock, is_running
 from agentflow.tools.policy import Approval
+from agentflow.tools.pools import PoolStats
 from agentflow.tools.registry import ToolRegistry
 from agentflow.tools.resolvers import DEFAULT_RESOLVERS, Resolver
 
@@ -102,18 +99,7 @@ class Agent:
         settings: Settings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if not isinstance(name, str) or not name.strip() or clean_text(name) != name:
-            raise ConfigError(f"an agent's name must be a text, not {name!r}")
-        if inspect.iscoroutinefunction(getattr(model, "stream", model)):
-            raise ConfigError(f"the model {model!r} must be an async generator: it has to yield ModelChunk objects")
-        if isinstance(model, str) and not is_model_string(model):
-            raise ConfigError(
-                f"model={model[:140]!r} is no model string: a short printable text, e.g. 'openai/gpt-5-mini'"
-            )
-        if any(inspect.iscoroutinefunction(transform) for transform in transforms):
-            raise ConfigError("a transform must be a plain function: events are not awaited for")
-        checked_number("temperature", temperature, 0)
-        checked_number("max_tokens", max_tokens, 1)
+        check_own(name, model, transforms, temperature, max_tokens)
         self.name = name
         self.description = description
         self.tools = ToolRegistry(tools)
@@ -339,6 +325,11 @@ class Agent:
                 await agent._give_back(self)
             if self._owns_store:
                 await self._store.aclose()
+
+    @property
+    def pools(self) -> tuple[PoolStats, ...]:
+        """The thread pools of its tools as they are now; none before the first run."""
+        return self._runtime.pools.stats() if self._runtime is not None else ()
 
     @property
     def abandoned(self) -> int:

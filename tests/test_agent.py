@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from agentflow import Agent, EventBus, InMemoryStore, ModelChunk, RunCancelled, Settings, ToolContext
+from agentflow import Agent, EventBus, InMemoryStore, ModelChunk, RunCancelled, Settings, ToolContext, tool
 from agentflow.errors import (
     AgentflowError,
     ConfigError,
@@ -455,3 +455,15 @@ async def test_what_is_no_store_is_told_before_anything_begins():
     agent = Agent(model=ScriptedModel("hi"), store="s.db")
     with pytest.raises(ConfigError, match=r"store='s.db' is no store; .*SqliteStore"):
         agent.stream("hello")
+
+
+async def test_the_pools_of_its_tools_can_be_seen_once_it_has_run():
+    @tool(pool="db")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    async with Agent(model=ScriptedModel([call("look")], text("done")), tools=[look]) as agent:
+        assert agent.pools == ()
+        await agent.chat("hello")
+        assert {pool.name: pool.calls for pool in agent.pools}["db"] == 1

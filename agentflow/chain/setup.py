@@ -3,6 +3,7 @@
 The agent's own arguments beat the settings. Nothing is opened here.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,11 @@ from agentflow.bus import EventBus
 from agentflow.chain.leases import Leases
 from agentflow.chain.output import Output
 from agentflow.chain.remembering import Memory
+from agentflow.chain.request import checked_number, is_model_string
 from agentflow.chain.runtime import Runtime, Transform
 from agentflow.errors import ConfigError
 from agentflow.memory import MemoryPolicy
-from agentflow.messages import ToolSpec
+from agentflow.messages import ToolSpec, clean_text
 from agentflow.models.base import ChatModel, Tokenizer, estimate_tool_tokens
 from agentflow.models.resilience import RetryPolicy
 from agentflow.settings import ChainSettings, Settings
@@ -49,6 +51,22 @@ class Given:
     tokenizer: Tokenizer
     clock: Clock | None
     resolve: Callable[[str], tuple[ChatModel, ...]]
+
+
+def check_own(
+    name: Any, model: Any, transforms: Sequence[Transform], temperature: float | None, max_tokens: int | None
+) -> None:
+    """Raise `ConfigError` for what an agent cannot be given itself, whatever is configured."""
+    if not isinstance(name, str) or not name.strip() or clean_text(name) != name:
+        raise ConfigError(f"an agent's name must be a text, not {name!r}")
+    if inspect.iscoroutinefunction(getattr(model, "stream", model)):
+        raise ConfigError(f"the model {model!r} must be an async generator: it has to yield ModelChunk objects")
+    if isinstance(model, str) and not is_model_string(model):
+        raise ConfigError(f"model={model[:140]!r} is no model string: a short printable text, e.g. 'openai/gpt-5-mini'")
+    if any(inspect.iscoroutinefunction(transform) for transform in transforms):
+        raise ConfigError("a transform must be a plain function: events are not awaited for")
+    checked_number("temperature", temperature, 0)
+    checked_number("max_tokens", max_tokens, 1)
 
 
 def make_runtime(given: Given, settings: Settings) -> Runtime:
