@@ -458,7 +458,7 @@ async def test_what_is_no_store_is_told_before_anything_begins():
 
 
 async def test_the_pools_of_its_tools_can_be_seen_once_it_has_run():
-    @tool(pool="db")
+    @tool
     def look() -> str:
         """Look."""
         return "seen"
@@ -466,4 +466,4 @@ async def test_the_pools_of_its_tools_can_be_seen_once_it_has_run():
     async with Agent(model=ScriptedModel([call("look")], text("done")), tools=[look]) as agent:
         assert agent.pools == ()
         await agent.chat("hello")
-        assert {pool.name: pool.calls for pool in agent.pools}["db"] == 1
+        assert {pool.name: pool.calls for pool in agent.pools}["default"] == 1
