@@ -463,7 +463,7 @@ async def test_the_pools_of_its_tools_can_be_seen_once_it_has_run():
         """Look."""
         return "seen"
 
-    async with Agent(model=ScriptedModel([call("look")], text("done")), tools=[look]) as agent:
+    async with Agent(model=ScriptedModel([call("look")], ["done"]), tools=[look]) as agent:
         assert agent.pools == ()
         await agent.chat("hello")
         assert {pool.name: pool.calls for pool in agent.pools}["default"] == 1
