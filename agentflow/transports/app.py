@@ -18,7 +18,7 @@ from agentflow.agent import Agent
 from agentflow.errors import AgentflowError
 from agentflow.settings import Settings
 from agentflow.streams import Clock
-from agentflow.transports import ag_ui, openai_api, rest, runs, sse, websocket
+from agentflow.transports import ag_ui, openai_api, operator, rest, runs, sse, websocket
 from agentflow.transports.auth import SECURITY_HEADERS, allowed_origin, check_host
 from agentflow.transports.refusals import error_body, refusal
 from agentflow.transports.routes import Route, add, describe
@@ -91,13 +91,15 @@ async def openapi(request: web.Request) -> web.Response:
 
 def _all_routes() -> tuple[Route, ...]:
     own = Route(method="GET", path="/openapi.json", handler=openapi, summary="This description.")
-    return (*rest.ROUTES, *runs.ROUTES, *sse.ROUTES, *websocket.ROUTES, *ag_ui.ROUTES, *openai_api.ROUTES, own)
+    modules = (rest, runs, sse, websocket, ag_ui, openai_api, operator)
+    return (*(route for module in modules for route in module.ROUTES), own)
 
 
 async def _serving(app: web.Application) -> AsyncIterator[None]:
     server = app[SERVER]
     buses = {id(agent.bus): agent.bus for agent in server.agents.values()}
-    taps = CompositeDisposable([bus.attach(server.presence.see) for bus in buses.values()])
+    sees = (server.presence.see, server.overview.see, server.firehose.see)
+    taps = CompositeDisposable([bus.attach(see) for bus in buses.values() for see in sees])
     try:
         yield
     finally:

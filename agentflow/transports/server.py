@@ -18,12 +18,14 @@ from agentflow.chain.leases import LEASE_SECONDS
 from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError, StoreError
 from agentflow.event_log import PAGE, Reader
 from agentflow.events import InputEvent
+from agentflow.observability.overview import Overview
 from agentflow.settings import KeySettings, Settings
 from agentflow.stores.base import Outcome, OutcomeKey
 from agentflow.streams import Clock, LoopClock, TaskOwner
 from agentflow.transports.auth import Caller, Keys, Tickets
 from agentflow.transports.bodies import Ask
 from agentflow.transports.connections import Connections
+from agentflow.transports.firehose import Firehose
 from agentflow.transports.presence import Presence
 from agentflow.transports.refusals import RETRY_AFTER, Refused, unknown_run
 from agentflow.transports.views import RunView
@@ -55,6 +57,8 @@ class Server:
         self.tickets = Tickets(self.clock)
         self.connections = Connections()
         self.presence = Presence(self.clock, settings.server.grace, lambda run_id: self.chain(run_id) is not None)
+        self.overview = Overview()
+        self.firehose = Firehose()
         self.draining = False
         self._beginning: dict[tuple[OutcomeKey, str], asyncio.Task[str | AgentflowError]] = {}
 

@@ -1,0 +1,101 @@
+"""What operators watch: the runs in flight as they are now, and the events of all runs as they happen.
+
+What adds up to a snapshot is in `observability.overview`; this process's runs only, each process having its own.
+"""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from agentflow.transports.auth import CALLER
+from agentflow.transports.bodies import Identity, read_query
+from agentflow.transports.connections import ConnectionEnded
+from agentflow.transports.encoding import read_event_id
+from agentflow.transports.refusals import Refused
+from agentflow.transports.routes import Route
+from agentflow.transports.server import SERVER, Server
+from agentflow.transports.sse import Stream
+
+
+async def snapshot(request: web.Request) -> web.Response:
+    """`GET /api/operator/snapshot`: what a dashboard needs when it is loaded, and after a gap."""
+    read_query(request, Identity)
+    body = msgspec.json.encode(seen(request.app[SERVER]))
+    return web.Response(body=body, content_type="application/json")
+
+
+def seen(server: Server) -> dict[str, Any]:
+    """The process as it is now. `position` is that of the firehose: what comes after it is not yet counted here."""
+    overview = server.overview
+    return {
+        "at": datetime.fromtimestamp(server.clock.wall(), UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+        "position": server.firehose.position,
+        "agents": list(server.agents),
+        "runs": overview.rows(lambda run_id: server.chain(run_id) is not None),
+        "unseen": overview.unseen,
+        "recent": overview.recent(),
+        "totals": overview.totals,
+        "pools": [
+            {"agent": agent.name} | {name: getattr(pool, name) for name in pool.__dataclass_fields__}
+            for agent in server.agents.values()
+            for pool in agent.pools
+        ],
+        "connections": len(server.connections),
+        "firehose": {"readers": server.firehose.readers, "missed": server.firehose.missed},
+        "draining": server.draining,
+    }
+
+
+async def events(request: web.Request) -> web.StreamResponse:
+    """`GET /api/events`: the events of all runs from now on, or after `Last-Event-ID`."""
+    server, firehose = request.app[SERVER], request.app[SERVER].firehose
+    read_query(request, Identity)
+    after = _position(request, server)
+    settings = server.settings.server
+    stream = Stream(request, settings)
+    firehose.readers += 1
+    try:
+        with (
+            server.connections.open(request, request[CALLER], settings.ping) as connection,
+            suppress(ConnectionEnded, ConnectionError),
+        ):
+            await stream.open(f"{firehose.epoch}:{after}")
+            while True:
+                page, after = await connection.wait(partial(firehose.page, after), stream.ping)
+                await stream.send(b"".join(page))
+    finally:
+        firehose.readers -= 1
+    return stream.response
+
+
+def _position(request: web.Request, server: Server) -> int:
+    text = request.headers.get("Last-Event-ID") or server.firehose.position
+    position = read_event_id(text)
+    if position is None:
+        raise Refused(400, "request", "Last-Event-ID is not a position in these events: a process, a colon, a number")
+    return server.firehose.after(*position)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/operator/snapshot",
+        handler=snapshot,
+        summary="The runs in flight, those that ended last, and what they use.",
+        scope="operator",
+        query=Identity,
+    ),
+    Route(
+        method="GET",
+        path="/api/events",
+        handler=events,
+        summary="The events of all runs but deltas, as Server-Sent Events.",
+        scope="operator",
+        query=Identity,
+        answer="text/event-stream",
+    ),
+)
