@@ -109,6 +109,12 @@ class Served:
         assert status == 200, body
         return body
 
+    def cut(self):
+        """Break every connection there is, as a network does."""
+        for handler in self.runner.server.connections:
+            if handler.transport is not None:
+                handler.transport.abort()
+
     async def raw(self, data):
         """What the server answers to these bytes, up to its close."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)

@@ -1,8 +1,11 @@
 """The WebSocket on the wire: who is upgraded, frames that cannot be, clients that stand still, and one not ours."""
 
 import asyncio
+import base64
+import hashlib
 import json
 import os
+import re
 import socket
 import struct
 
@@ -399,3 +402,33 @@ async def test_the_websockets_library_understands_why_it_is_closed():
         with pytest.raises(websockets.InvalidStatus) as refused:
             await connect(url, proxy=None, origin="http://evil.example")
         assert refused.value.response.status_code == 403
+
+
+ACCEPT = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+@pytest.mark.parametrize(
+    ("key", "frames", "error"),
+    [
+        ("another", b"", websockets.InvalidHandshake),
+        (None, b"\x81\x81\0\0\0\0x", websockets.ConnectionClosedError),  # masked, as only a client's may be
+        (None, b"\x81\x01\xff", websockets.ConnectionClosedError),  # no UTF-8
+        (None, b"\xc1\x01x", websockets.ConnectionClosedError),  # compressed, which was not agreed on
+        (None, b"\x81\x05x", websockets.ConnectionClosedError),  # cut off
+    ],
+)
+async def test_the_websockets_library_fails_on_a_server_that_is_wrong(key, frames, error):
+    async def wrong(reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        asked = key or re.search(r"Sec-WebSocket-Key: (\S+)", head, re.IGNORECASE)[1]
+        accept = base64.b64encode(hashlib.sha1((asked + ACCEPT).encode()).digest()).decode()
+        upgrade = f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
+        writer.write(f"HTTP/1.1 101 Switching Protocols\r\n{upgrade}".encode() + frames)
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(wrong, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(error):
+            async with connect(f"ws://127.0.0.1:{port}{PATH}", proxy=None, ping_interval=None) as client:
+                await client.recv()
