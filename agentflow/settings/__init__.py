@@ -7,6 +7,7 @@ from agentflow.settings.sections import (
     Profile,
     ProviderSettings,
     ServerSettings,
+    TelemetrySettings,
 )
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "ProviderSettings",
     "ServerSettings",
     "Settings",
+    "TelemetrySettings",
     "provider_key",
 ]

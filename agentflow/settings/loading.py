@@ -32,6 +32,7 @@ from agentflow.settings.sections import (
     ProviderSettings,
     ServerSettings,
     SessionSettings,
+    TelemetrySettings,
     ToolSettings,
 )
 
@@ -65,6 +66,7 @@ class Settings(BaseSettings):
     flow: FlowSettings = FlowSettings()
     server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     def __init__(self, **values: Any) -> None:
         _refuse_unreadable_variables()

@@ -225,6 +225,20 @@ class ServerSettings(_Section):
     shutdown_grace: Duration = 10.0
 
 
+class TelemetrySettings(_Section):
+    """What is told of runs to those who operate them.
+
+    `metrics` are what `/metrics` gives, if the extra `prometheus` is installed; `semconv` says after which release of
+    OpenTelemetry's conventions for generative AI what has a name there is named. `logs` is the form of the log that
+    `agentflow serve` writes on standard error; without `log_content` no words of users, models and tools stand in it.
+    """
+
+    semconv: Literal["0.1.0", "1.41", "both"] = "0.1.0"
+    metrics: bool = True
+    logs: Literal["json", "console", "off"] = "console"
+    log_content: bool = False
+
+
 class LimitSettings(_Section):
     """What may be taken up: `run_log_bytes` by the log of one run; `connections` to one model at once, 0 for any."""
 
