@@ -5,7 +5,6 @@ How a run proceeds is in `chain` and `state`; which client a model string means 
 
 import asyncio
 import logging
-import secrets
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
@@ -33,6 +32,7 @@ from agentflow.chain.request import (
 from agentflow.chain.run import Run
 from agentflow.chain.runtime import RunInfo, Runtime, Transform
 from agentflow.chain.setup import Given, check_own, make_runtime
+from agentflow.chain.tracing import new_trace
 from agentflow.errors import AgentflowError, RequestError, RunNotFoundError
 from agentflow.event_log import Reader, follow
 from agentflow.events import AgentEvent
@@ -236,7 +236,7 @@ class Agent:
             if begun is None or begun.path[0] != self.name:
                 return None
             models = self._resolve(begun.model or None)
-            run = Run(runtime, info_of(begun, models), on_start=self._started, on_closed=self._ended)
+            run = Run(runtime, info_of(begun, models, self.bus), on_start=self._started, on_closed=self._ended)
             return run if await run.recover() else None
         except AgentflowError:
             logger.exception("run %s could not be recovered", record.run_id)
@@ -371,7 +371,7 @@ class Agent:
         info = RunInfo(
             run_id=run_id,
             session=SessionKey(request.session_id or "", request.user_id),
-            trace_id=secrets.token_hex(16),
+            trace=new_trace(self.bus, request.metadata),
             path=(self.name,),
             text=request.text,
             content=request.input,

@@ -150,7 +150,8 @@ class ModelCalls:
     def _start(self, model: ChatModel, request: ModelRequest, command: CallModel, estimate: int) -> None:
         self._open_call = (command.iteration, command.attempt, estimate)
         call = partial(self._call, model, request, command, estimate)
-        self._work.spawn(call, "model call", fail=self._work.fail)
+        context = self._work.info.trace.in_chat(command.chain_id, request)
+        self._work.spawn(call, "model call", fail=self._work.fail, context=context)
 
     async def _call(self, model: ChatModel, request: ModelRequest, command: CallModel, estimate: int) -> None:
         reply = Reply(self._clock.monotonic())

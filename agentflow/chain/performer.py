@@ -122,8 +122,13 @@ class Performer:
         memory, model = self._root.runtime.memory, self._root.info.models[0]
         turns = memory.due(session, window, model)
         if turns is not None:
-            compressing = memory.compress(session, turns, model, self.tell_summary)
+            compressing = self._compress(session, turns)
             self._root.runtime.owner.spawn(compressing, name=f"agentflow memory of {session.key.session_id}")
+
+    async def _compress(self, session: Session, turns: range) -> None:
+        info = self._root.info
+        with info.trace.memory("update_memory"):
+            await self._root.runtime.memory.compress(session, turns, info.models[0], self.tell_summary)
 
     def tell_summary(self, summary: Summary, before: int) -> bool:
         """Write down a summary of turns that had `before` tokens; whether the run goes on, so that it could be."""
@@ -184,7 +189,7 @@ class Performer:
 
     def open(self, opening: Callable[[], Any]) -> None:
         """Begin the run with a task of its own."""
-        self._root.work.spawn(opening, "opening")
+        self._root.work.spawn(opening, "opening", context=self._root.info.trace.in_run())
 
     def close(self) -> None:
         """The run is over: let go of everything; its tasks are asked to end."""

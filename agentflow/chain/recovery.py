@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentflow.bus import EventBus
 from agentflow.chain.runtime import RunInfo, Runtime
+from agentflow.chain.tracing import new_trace
 from agentflow.errors import InvalidTransition, StoreError
 from agentflow.event_log import PAGE
 from agentflow.events import (
@@ -109,12 +111,12 @@ async def first_input(runtime: Runtime, record: RunRecord) -> InputEvent | None:
     return None
 
 
-def info_of(begun: InputEvent, models: tuple[ChatModel, ...]) -> RunInfo:
+def info_of(begun: InputEvent, models: tuple[ChatModel, ...], bus: EventBus) -> RunInfo:
     """What made a run that run, as its log says; pictures stand in no log."""
     return RunInfo(
         run_id=begun.run_id,
         session=SessionKey(begun.session_id, begun.user_id),
-        trace_id=begun.trace_id,
+        trace=new_trace(bus, begun.metadata, begun.trace_id),
         path=begun.path,
         text=begun.text,
         content=begun.text,

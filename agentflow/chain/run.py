@@ -194,12 +194,23 @@ class Run:
         self._on_start(self)
         self._inbox = Inbox(loop, self._receive)
         self._writer.began()
+        self._begin_trace()
         if self._cancelled_before is not None:
             self._writer.post(Ending(reason=self._cancelled_before))
             return
         if self.state is not State.SUSPENDED:
             self._start_timer()
         self._performer.open(self._open)
+
+    def _begin_trace(self) -> None:
+        info = self.info
+        info.trace.begin(
+            run_id=info.run_id,
+            agent=info.path[0],
+            session_id=info.session.session_id,
+            model=info.model_name,
+            clock=self._runtime.clock,
+        )
 
     async def recover(self) -> bool:
         """Take over a run whose process died, as a detached one; whether it was to be had.
@@ -277,8 +288,9 @@ class Run:
             if self._past is None:
                 self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop, self.cancel)
             memory = self._runtime.memory
-            session = await memory.open(self.info.session, run_id)
-            window = await memory.window(session, self.info.text)
+            with self.info.trace.memory("search_memory"):
+                session = await memory.open(self.info.session, run_id)
+                window = await memory.window(session, self.info.text)
             if not self._writer.ending:
                 self._performer.begin(session, window)
             if self._past is not None:
@@ -302,7 +314,7 @@ class Run:
                 text=self.info.text,
                 user_id=self.info.session.user_id,
                 model=self.info.model_name,
-                metadata=plain(self.info.metadata),
+                metadata=plain(self.info.metadata) | self.info.trace.carried(),
                 tools_hash=self._runtime.tools.hash,
                 history_version=session.version,
                 **self.info.header(),
@@ -315,6 +327,7 @@ class Run:
         """The run has its end, or its writer had to stop: let go of everything."""
         self._stop_timer()
         self._performer.close()
+        self.info.trace.close()
         if len(self._performer.tasks):
             self._runtime.owner.spawn(self._clear(), name=f"agentflow end of {self.info.run_id}")
         self._on_closed(self)

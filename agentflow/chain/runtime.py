@@ -11,6 +11,7 @@ from agentflow.chain.leases import Leases
 from agentflow.chain.output import Output
 from agentflow.chain.remembering import Memory
 from agentflow.chain.request import Input
+from agentflow.chain.tracing import RunTrace
 from agentflow.events import AgentEvent
 from agentflow.messages import ImagePart, Message, TextPart, ToolSpec
 from agentflow.models.base import ChatModel, Tokenizer, estimate_tokens
@@ -73,7 +74,7 @@ class RunInfo:
 
     run_id: str
     session: SessionKey
-    trace_id: str
+    trace: RunTrace
     path: tuple[str, ...]
     text: str
     content: Input
@@ -91,7 +92,7 @@ class RunInfo:
             "parent_chain_id": self.parent_chain_id,
             "session_id": self.session.session_id,
             "path": self.path,
-            "trace_id": self.trace_id,
+            "trace_id": self.trace.trace_id,
         }
 
     def with_pictures(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:

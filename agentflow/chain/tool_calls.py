@@ -271,7 +271,8 @@ class ToolCalls:
     def _start(self, tool: Tool, arguments: dict[str, Any], start: ToolStartEvent) -> None:
         # Here and not in the task: an amendment may come before its first step.
         stop = self._stops[start.call_id] = asyncio.get_running_loop().create_future()
-        self._work.spawn(partial(self._run, tool, arguments, start, stop), f"tool {tool.name}")
+        context = self._work.info.trace.in_call(start.call_id)
+        self._work.spawn(partial(self._run, tool, arguments, start, stop), f"tool {tool.name}", context=context)
 
     async def _run(self, tool: Tool, arguments: dict[str, Any], start: ToolStartEvent, stop: Stop) -> None:
         """One attempt, and the wait before the next."""

@@ -6,6 +6,7 @@ What is worked on is in `model_calls` and `tool_calls`; here is what both need.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, TypeAlias
 
 from agentflow.chain.reply import pieces
@@ -108,10 +109,17 @@ class Work:
         self._batch.close()
         self._owner.cancel(self._tasks)
 
-    def spawn(self, job: Job, what: str, *, fail: Callable[[AgentflowError], None] | None = None) -> None:
+    def spawn(
+        self,
+        job: Job,
+        what: str,
+        *,
+        fail: Callable[[AgentflowError], None] | None = None,
+        context: Context | None = None,
+    ) -> None:
         """Start a task of the chain; what it raises is given to `fail`, and ends the run if there is none."""
         guarded = self._guard(job, what, fail or self.fail_run)
-        task = self._owner.spawn(guarded, name=f"agentflow {what} of {self.info.run_id}")
+        task = self._owner.spawn(guarded, name=f"agentflow {what} of {self.info.run_id}", context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
