@@ -61,3 +61,14 @@ async def visiting(browser, here, path="/agent", *, excuse=None, size="desk", **
         await context.close()
     faults = [fault for fault in watch.faults if not (excuse and re.search(excuse, fault))]
     assert not faults, "\n".join(faults)
+
+
+async def say(page, text):
+    """Type a message and send it."""
+    await page.get_by_test_id("composer").fill(text)
+    await page.get_by_test_id("composer").press("Enter")
+
+
+def answer(page):
+    """The newest answer."""
+    return page.get_by_test_id("answer").last
