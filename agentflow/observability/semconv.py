@@ -17,8 +17,8 @@ REQUEST_MODEL: Final = "gen_ai.request.model"
 AGENT: Final = "gen_ai.agent.name"
 TOOL: Final = "gen_ai.tool.name"
 ERROR_TYPE: Final = "error.type"
-TOKEN_MODALITY: Final = "gen_ai.token.modality"
-TOKEN_TYPE: Final = "gen_ai.token.type"  # until 1.41
+MODALITY: Final = "gen_ai.token.modality"
+OLD_KIND: Final = "gen_ai.token.type"
 
 CHAT: Final = "chat"
 INVOKE_AGENT: Final = "invoke_agent"

@@ -1,0 +1,189 @@
+"""What events say, as the attributes of spans. Pure.
+
+Which spans there are, and when they begin and end, is in `tracing`. Words of users, models and tools are in nothing
+here but in what is named content.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from agentflow.events import (
+    CancelledEvent,
+    FailedEvent,
+    FinalEvent,
+    ModelCompleteEvent,
+    ModelStartEvent,
+    TerminalEvent,
+    ToolCompleteEvent,
+    ToolErrorEvent,
+    ToolStartEvent,
+)
+from agentflow.messages import Usage
+from agentflow.models.base import ModelRequest
+from agentflow.observability import semconv
+from agentflow.tools.effects import canonical
+
+Attributes: TypeAlias = dict[str, str | bool | int | float | tuple[str, ...]]
+
+MAX_CONTENT: Final = 1024  # bytes of UTF-8 of one text that a span shows
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_RESULT_TYPES: Final[Mapping[type, str]] = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    type(None): "null",
+}
+
+
+def nanoseconds(ts: str) -> int:
+    """The time of an event, since 1970."""
+    return (datetime.fromisoformat(ts) - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def of_agent(name: str, session_id: str, run_id: str, chain_id: str) -> Attributes:
+    """What is known of an agent's span at its start."""
+    return {
+        semconv.OPERATION: semconv.INVOKE_AGENT,
+        semconv.AGENT: name,
+        semconv.CONVERSATION: session_id,
+        semconv.RUN: run_id,
+        semconv.CHAIN: chain_id,
+    }
+
+
+def of_chat(event: ModelStartEvent) -> Attributes:
+    """What is known of a model call's span at its start."""
+    return {
+        semconv.OPERATION: semconv.CHAT,
+        semconv.PROVIDER: semconv.provider_name(event.provider),
+        semconv.REQUEST_MODEL: event.model,
+        semconv.REQUEST_STREAM: True,
+        semconv.AGENT: event.path[-1],
+        semconv.CONVERSATION: event.session_id,
+        semconv.ITERATION: event.iteration,
+    }
+
+
+def of_request(request: ModelRequest) -> Attributes:
+    """What a model is asked with, as far as it is said."""
+    said = {
+        semconv.REQUEST_TEMPERATURE: request.temperature,
+        semconv.REQUEST_MAX_TOKENS: request.max_tokens,
+        semconv.REQUEST_SEED: request.seed,
+        semconv.REQUEST_STOP: request.stop or None,
+        semconv.OUTPUT_TYPE: "text" if request.response_format is None else "json",
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def of_reply(event: ModelCompleteEvent) -> Attributes:
+    """What is known of a model call at its end."""
+    attributes = of_usage(event.usage)
+    if event.finish_reason is not None:
+        attributes[semconv.FINISH_REASONS] = (event.finish_reason,)
+    if event.first_chunk_ms is not None:
+        attributes[semconv.FIRST_CHUNK] = event.first_chunk_ms / 1000
+    return attributes
+
+
+def of_usage(usage: Usage) -> Attributes:
+    """Tokens."""
+    attributes: Attributes = {
+        semconv.INPUT_TOKENS: usage.input_tokens,
+        semconv.OUTPUT_TOKENS: usage.output_tokens,
+    }
+    return attributes | {semconv.USAGE_ESTIMATED: True} if usage.estimated else attributes
+
+
+def of_tool(event: ToolStartEvent) -> Attributes:
+    """What is known of a tool call's span at its start."""
+    attributes: Attributes = {
+        semconv.OPERATION: semconv.EXECUTE_TOOL,
+        semconv.TOOL: event.tool,
+        semconv.TOOL_CALL: event.call_id,
+        semconv.TOOL_TYPE: "function",
+        semconv.AGENT: event.path[-1],
+    }
+    if event.arguments is not None:
+        digest = hashlib.sha256(canonical(event.arguments).encode()).hexdigest()[:16]
+        attributes[semconv.TOOL_DIGEST] = digest
+    return attributes
+
+
+def of_result(event: ToolCompleteEvent | ToolErrorEvent) -> Attributes:
+    """What is known of a tool call at its end."""
+    attributes: Attributes = {semconv.TOOL_DURATION: event.duration_ms / 1000, semconv.ATTEMPT: event.attempt}
+    if isinstance(event, ToolCompleteEvent):
+        attributes[semconv.TOOL_RESULT_TYPE] = _result_type(event)
+        if event.reused_from is not None:
+            attributes[semconv.TOOL_REUSED] = event.reused_from
+    return attributes
+
+
+def error_of(event: ToolCompleteEvent | ToolErrorEvent) -> str | None:
+    """The `error.type` of a call that has failed; one that was cancelled with its run has not."""
+    if isinstance(event, ToolCompleteEvent) or event.status == "cancelled":
+        return None
+    return event.error.kind if event.status == "error" else event.status
+
+
+def of_end(event: TerminalEvent) -> tuple[Attributes, str | None]:
+    """How a run has ended, and the `error.type` of one that has failed."""
+    attributes = of_usage(event.usage)
+    match event:
+        case FinalEvent():
+            reasons = {semconv.FINISH_REASONS: (event.finish_reason,)}
+            return attributes | reasons | {semconv.OUTCOME: "completed"}, None
+        case FailedEvent():
+            return attributes | {semconv.OUTCOME: "failed"}, event.error.kind
+        case CancelledEvent():
+            cancelled = {semconv.OUTCOME: "cancelled", semconv.CANCEL_REASON: event.reason}
+            return attributes | cancelled, "timeout" if event.reason == "timeout" else None
+
+
+def _result_type(event: ToolCompleteEvent) -> str:
+    """Of what type the result is as JSON; text that is no JSON is a string."""
+    _, _, text = event.result.partition("\n")
+    try:
+        return _RESULT_TYPES[type(msgspec.json.decode(text))]
+    except (msgspec.DecodeError, RecursionError):
+        return "string"
+
+
+# -- content ---------------------------------------------------------------------------------------------
+
+
+def text_message(role: str, text: str) -> str:
+    """One message, as the conventions write it."""
+    return _messages(role, {"type": "text", "content": cut(text)})
+
+
+def reply_message(text: str, event: ModelCompleteEvent) -> str:
+    """What a model has said, and the calls it has made."""
+    parts: list[dict[str, Any]] = [{"type": "text", "content": cut(text)}] if text else []
+    calls = [
+        {"type": "tool_call", "id": call.call_id, "name": call.name, "arguments": cut(call.raw_arguments)}
+        for call in event.tool_calls
+    ]
+    return _messages("assistant", *parts, *calls)
+
+
+def arguments_of(event: ToolStartEvent) -> str:
+    """The arguments of a call."""
+    return cut(event.raw_arguments if event.arguments is None else canonical(event.arguments))
+
+
+def cut(text: str) -> str:
+    """As much of a text as a span shows."""
+    return text[:MAX_CONTENT].encode()[:MAX_CONTENT].decode(errors="ignore")
+
+
+def _messages(role: str, *parts: dict[str, Any]) -> str:
+    return msgspec.json.encode([{"role": role, "parts": parts}]).decode()
