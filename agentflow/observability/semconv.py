@@ -3,6 +3,8 @@
 Constants only. No package has those of v0.1.0, and the one that has the earlier ones is deprecated.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 Semconv: TypeAlias = Literal["0.1.0", "1.41", "both"]
@@ -23,6 +25,41 @@ OLD_KIND: Final = "gen_ai.token.type"
 CHAT: Final = "chat"
 INVOKE_AGENT: Final = "invoke_agent"
 EXECUTE_TOOL: Final = "execute_tool"
+
+# -- attributes of spans -----------------------------------------------------------------------------------
+
+CONVERSATION: Final = "gen_ai.conversation.id"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+REQUEST_STOP: Final = "gen_ai.request.stop_sequences"
+REQUEST_SEED: Final = "gen_ai.request.seed"
+OUTPUT_TYPE: Final = "gen_ai.output.type"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"  # seconds
+USAGE_INPUT: Final = "gen_ai.usage.input_tokens"
+USAGE_OUTPUT: Final = "gen_ai.usage.output_tokens"
+TOOL_CALL: Final = "gen_ai.tool.call.id"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+
+# Only where content is asked for.
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_RESULT: Final = "gen_ai.tool.call.result"
+
+# Our own, which the conventions have no names for.
+RUN: Final = "agentflow.run.id"
+CHAIN: Final = "agentflow.chain.id"
+OUTCOME: Final = "agentflow.outcome"  # completed, failed, cancelled, or suspended: a further span is linked to this one
+CANCEL_REASON: Final = "agentflow.cancel.reason"
+USAGE_ESTIMATED: Final = "agentflow.usage.estimated"
+ITERATION: Final = "agentflow.iteration"
+ATTEMPT: Final = "agentflow.attempt"
+TOOL_DIGEST: Final = "agentflow.tool.arguments.digest"  # the first 16 hex digits of a SHA-256
+TOOL_SECONDS: Final = "agentflow.tool.duration"  # of the last attempt
+TOOL_RESULT_TYPE: Final = "agentflow.tool.result.type"
+TOOL_REUSED: Final = "agentflow.tool.reused_from"
 
 # -- metrics ---------------------------------------------------------------------------------------------
 
@@ -46,3 +83,13 @@ CALL_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.1
 AGENT_SECONDS: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
 TOKENS: Final = tuple(4**power for power in range(14))
 CALLS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+
+# How the conventions call a provider of ours; others keep their names.
+_PROVIDERS: Final[Mapping[str, str]] = MappingProxyType(
+    {"mistral": "mistral_ai", "xai": "x_ai", "moonshot": "moonshot_ai", "azure": "azure.ai.openai"}
+)
+
+
+def provider_name(provider: str) -> str:
+    """The value of `gen_ai.provider.name` for a provider of ours."""
+    return _PROVIDERS.get(provider, provider)

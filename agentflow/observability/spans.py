@@ -96,8 +96,8 @@ def of_reply(event: ModelCompleteEvent) -> Attributes:
 def of_usage(usage: Usage) -> Attributes:
     """Tokens."""
     attributes: Attributes = {
-        semconv.INPUT_TOKENS: usage.input_tokens,
-        semconv.OUTPUT_TOKENS: usage.output_tokens,
+        semconv.USAGE_INPUT: usage.input_tokens,
+        semconv.USAGE_OUTPUT: usage.output_tokens,
     }
     return attributes | {semconv.USAGE_ESTIMATED: True} if usage.estimated else attributes
 
@@ -119,7 +119,7 @@ def of_tool(event: ToolStartEvent) -> Attributes:
 
 def of_result(event: ToolCompleteEvent | ToolErrorEvent) -> Attributes:
     """What is known of a tool call at its end."""
-    attributes: Attributes = {semconv.TOOL_DURATION: event.duration_ms / 1000, semconv.ATTEMPT: event.attempt}
+    attributes: Attributes = {semconv.TOOL_SECONDS: event.duration_ms / 1000, semconv.ATTEMPT: event.attempt}
     if isinstance(event, ToolCompleteEvent):
         attributes[semconv.TOOL_RESULT_TYPE] = _result_type(event)
         if event.reused_from is not None:
