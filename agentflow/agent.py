@@ -327,6 +327,11 @@ class Agent:
                 await self._store.aclose()
 
     @property
+    def live(self) -> tuple[AgentChain, ...]:
+        """The chains of its runs that are alive here, to look on. From any thread."""
+        return tuple(AgentChain(run, self._ready().owner, attached=True) for run in tuple(self._runs.values()))
+
+    @property
     def pools(self) -> tuple[PoolStats, ...]:
         """The thread pools of its tools as they are now; none before the first run."""
         return self._runtime.pools.stats() if self._runtime is not None else ()

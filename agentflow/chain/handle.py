@@ -89,6 +89,15 @@ class AgentChain(Observable[AgentEvent]):
         """Where the run stands now."""
         return self._agent_run.state
 
+    @property
+    def ending_for(self) -> float | None:
+        """Seconds since the run was first asked to end; None if it was not."""
+        return self._agent_run.ending_for
+
+    def warn(self, code: str, message: str, data: dict[str, Any]) -> None:
+        """Note something about the run's surroundings in its log, as a `warning`. On the loop's thread only."""
+        self._agent_run.warn(code, message, data)
+
     def __repr__(self) -> str:
         return f"<AgentChain {self.run_id} {self.state}>"
 

@@ -7,7 +7,7 @@ performer's and the writer's.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 from agentflow.chain.control import Control
 from agentflow.chain.output import Output
@@ -73,6 +73,7 @@ class Run:
         self._timer: Timer | None = None
         self._time_left = runtime.timeout
         self._resumed_at = 0.0
+        self._asked_to_end: float | None = None  # when, by the clock
         self._performer = Performer(runtime, info, on_closed=self._closed, on_moved=self._moved)
         self._writer = self._performer.writer
         self.info = info
@@ -87,6 +88,11 @@ class Run:
     def waits(self) -> bool:
         """Whether it waits for a human, and is not about to end."""
         return self.state is State.SUSPENDED and not self._writer.ending
+
+    @property
+    def ending_for(self) -> float | None:
+        """Seconds since it was first asked to end; None if it was not."""
+        return None if self._asked_to_end is None else self._runtime.clock.monotonic() - self._asked_to_end
 
     @property
     def terminal(self) -> TerminalEvent | None:
@@ -125,6 +131,10 @@ class Run:
     async def wait(self, after: int) -> None:
         """Return once there is more than `after`. Raises what stopped the run's writer."""
         await self._writer.wait(after)
+
+    def warn(self, code: str, message: str, data: dict[str, Any]) -> None:
+        """Note something about the run's surroundings in its log, if it goes on. On the loop's thread only."""
+        self._performer.warn(code, message, data)
 
     # -- consumers ---------------------------------------------------------------------------------------
 
@@ -170,6 +180,8 @@ class Run:
                 return
             reason = "disconnect"
         if not self._writer.closed:
+            if self._asked_to_end is None:
+                self._asked_to_end = self._runtime.clock.monotonic()
             self._performer.end(Ending(reason=reason))
 
     def watch(self) -> Consumer:
