@@ -13,6 +13,7 @@ from agentflow.errors import NotPendingError, RequestError, ToolArgumentsError
 from agentflow.events import Decision, ResolvedEvent, plain
 from agentflow.messages import clean_text
 from agentflow.state import Call, RunState
+from agentflow.stores.base import Letter
 from agentflow.tools.approval import arguments_hash as hash_of
 from agentflow.tools.resolvers import resolve
 
@@ -36,6 +37,20 @@ class Control:
         self._header = header
         self._decided: set[str] = set()  # decisions that the log may not have accepted yet
         self._lock = threading.Lock()
+
+    def judge(self, letter: Letter) -> ResolvedEvent:
+        """What a letter decides. Raises what the method for its verb does, and `RequestError` if there is none."""
+        target, by = letter.target or "", letter.by
+        match letter.verb:
+            case "answer":
+                return self.answer(letter.text, letter.target, by)
+            case "approve":
+                return self.approve(target, letter.arguments_hash, by)
+            case "reject":
+                return self.reject(target, letter.text, by)
+            case "amend":
+                return self.amend(target, letter.arguments or {}, by)
+        raise RequestError(f"a letter decides to answer, approve, reject or amend, not to {letter.verb!r}")
 
     def answer(self, text: str, question_id: str | None, by: str | None) -> ResolvedEvent:
         """The answer to a question; to the only one if none is named. Raises `NotPendingError`."""

@@ -1,7 +1,7 @@
 """The leases of one agent's live runs: taken when a run begins, renewed while it lives, given back at its end.
 
-A lease names who works on a run, so that a recovery elsewhere takes nobody's. With each renewal a run also hears
-whether another process asks it to end. What a token is good for is in `stores.base`.
+A lease names who works on a run, so that a recovery elsewhere takes nobody's. Who has one hears of letters to its run;
+what they ask for is not read here. What a token is good for is in `stores.base`.
 """
 
 import logging
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentflow.errors import LeaseLostError, StoreError
-from agentflow.events import CancelReason
 from agentflow.stores.base import Store
 from agentflow.streams import Clock, TaskOwner, Timer
 
@@ -24,7 +23,8 @@ _RENEWALS = 3  # in the time of one lease: two may fail
 class _Lease:
     token: int
     on_lost: Callable[[StoreError], None]
-    on_cancel: Callable[[CancelReason], None]
+    on_letters: Callable[[], None]
+    leave: Callable[[], None]
 
 
 class Leases:
@@ -41,17 +41,17 @@ class Leases:
         self,
         run_id: str,
         on_lost: Callable[[StoreError], None],
-        on_cancel: Callable[[CancelReason], None] = lambda _: None,
+        on_letters: Callable[[], None] = lambda: None,
     ) -> int | None:
         """The token with which the run may be written; None if another works on it.
 
-        `on_lost` is called, once, when another has taken it over; `on_cancel` with every renewal, three in the time of
-        a lease, from when the store was asked to end the run.
+        `on_lost` is called, once, when another has taken it over; `on_letters` when the store tells of letters, and
+        with every renewal, three in the time of a lease, while any lie in the inbox.
         """
         # An owner of its own each time: of two recoveries in one process only one must get the run.
         token = await self._store.acquire_lease(run_id, uuid.uuid4().hex, LEASE_SECONDS)
         if token is not None:
-            self._held[run_id] = _Lease(token, on_lost, on_cancel)
+            self._held[run_id] = _Lease(token, on_lost, on_letters, self._store.listen(run_id, on_letters))
             self._arm()
         return token
 
@@ -62,6 +62,7 @@ class Leases:
             self._timer.cancel()
             self._timer = None
         if lease is not None:
+            lease.leave()
             await self._store.release_lease(run_id, lease.token)
 
     def _arm(self) -> None:
@@ -77,13 +78,14 @@ class Leases:
 
     async def _renew(self, run_id: str, lease: _Lease) -> None:
         try:
-            asked = await self._store.renew_lease(run_id, lease.token, LEASE_SECONDS)
+            letters = await self._store.renew_lease(run_id, lease.token, LEASE_SECONDS)
         except LeaseLostError as error:
             if self._held.get(run_id) is lease:  # else it was given back meanwhile
                 del self._held[run_id]
+                lease.leave()
                 lease.on_lost(error)
         except Exception as error:  # noqa: BLE001  a store of the user's may raise anything, and is asked again
             logger.warning("the lease of run %s could not be renewed: %r", run_id, error)
         else:
-            if asked is not None and self._held.get(run_id) is lease:
-                lease.on_cancel(asked)
+            if letters and self._held.get(run_id) is lease:
+                lease.on_letters()

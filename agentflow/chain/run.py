@@ -7,20 +7,22 @@ performer's and the writer's.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from agentflow.chain.control import Control
+from agentflow.chain.letters import Letters
 from agentflow.chain.output import Output
 from agentflow.chain.performer import Performer
 from agentflow.chain.recovery import Past, read_past
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.chain.tool_calls import SESSIONS_IN_USE
 from agentflow.chain.writer import Ending
-from agentflow.errors import AgentflowError, RequestError, SessionBusyError, StoreError
+from agentflow.errors import AgentflowError, NotPendingError, RequestError, SessionBusyError, StoreError
 from agentflow.event_log import Reader
 from agentflow.events import CancelReason, InputEvent, ResolvedEvent, RunError, State, TerminalEvent, plain
 from agentflow.messages import Usage
 from agentflow.state import TERMINAL_STATES, ChainState
+from agentflow.stores.base import Letter
 from agentflow.streams import CANCEL_GRACE, Inbox, Timer, is_cancelled
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,9 @@ class Run:
         self._asked_to_end: float | None = None  # when, by the clock
         self._performer = Performer(runtime, info, on_closed=self._closed, on_moved=self._moved)
         self._writer = self._performer.writer
+        self._letters = Letters(
+            runtime.store, info.run_id, self._performer.tasks, hand_on=self._take_letter, settled=self._settled
+        )
         self.info = info
         self.detached = False
 
@@ -184,6 +189,29 @@ class Run:
                 self._asked_to_end = self._runtime.clock.monotonic()
             self._performer.end(Ending(reason=reason))
 
+    def _look_for_letters(self) -> None:
+        if self._inbox is not None and self._past is None:  # else they are read when it goes on
+            self._letters.look()
+
+    def _take_letter(self, letter: Letter) -> None:
+        """What somebody asks for elsewhere counts like what is asked for here; who asked is told by a warning."""
+        try:
+            if letter.verb == "cancel":
+                self.cancel(cast("CancelReason", letter.text))  # which looks whether it is one
+            else:
+                self._receive(self.control.judge(letter))
+        except AgentflowError as error:
+            code = "decision_too_late" if isinstance(error, NotPendingError) else "decision_refused"
+            data = {"target": letter.target, "decision": letter.verb}
+            self._performer.warn(code, f"a decision was dropped: {error}", data)
+
+    async def _settled(self) -> bool:
+        """Wait until the log has what was posted so far; whether it has, and the run goes on."""
+        posted = self._writer.posted
+        while self._writer.settled < posted and not self._writer.closed:
+            await self._writer.accepted()
+        return not self._writer.closed
+
     def watch(self) -> Consumer:
         """Somebody who looks on without counting."""
         self.start()
@@ -230,7 +258,7 @@ class Run:
         Raises `ConfigError` if an agent of the run is no more, and `StoreError`.
         """
         store, run_id = self._runtime.store, self.info.run_id
-        self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop, self.cancel)
+        self._writer.token = await self._lease()
         if self._writer.token is None:
             return False
         try:
@@ -246,8 +274,12 @@ class Run:
             raise
         return True
 
+    async def _lease(self) -> int | None:
+        return await self._runtime.leases.take(self.info.run_id, self._writer.stop, self._look_for_letters)
+
     async def _go_on(self, past: Past) -> None:
         """Do what the dead process had left to do, then what was decided since: only now can a model be asked."""
+        await self._letters.read()
         if self._runtime.recovery == "fail" and self.state is not State.SUSPENDED:  # else nothing was broken off
             message = "the process that ran this died before it ended"
             self._performer.end(Ending(error=RunError(kind="crashed", message=message, retryable=True)))
@@ -256,6 +288,7 @@ class Run:
         self._past = None
         for event in self._decided:
             self._performer.post(event)
+        self._letters.look()  # those that were sent since, and to delete what was read
 
     def _start_timer(self) -> None:
         self._resumed_at = self._runtime.clock.monotonic()
@@ -298,7 +331,7 @@ class Run:
         run_id = self.info.run_id
         try:
             if self._past is None:
-                self._writer.token = await self._runtime.leases.take(run_id, self._writer.stop, self.cancel)
+                self._writer.token = await self._lease()
             memory = self._runtime.memory
             with self.info.trace.memory("search_memory"):
                 session = await memory.open(self.info.session, run_id)

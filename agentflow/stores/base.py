@@ -12,8 +12,8 @@ Nothing here is kept for ever: finished runs, sessions that no run holds, and ou
 are too many, oldest first. A run that has not ended and a session that is held never go.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,8 @@ from agentflow.messages import Message
 
 MAX_WAITING = 8  # runs that may wait for a busy session
 MAX_FACTS = 1000  # facts that are kept of one user
+MAX_LETTERS = 100  # letters that may lie in the inbox of a run
+MAX_LETTER_BYTES = 4 * 1024 * 1024  # of all of them, encoded
 
 BusyPolicy: TypeAlias = Literal["queue", "reject", "supersede"]
 
@@ -102,6 +104,27 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     closing: tuple[AgentEvent, ...] = ()
 
 
+class Letter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What somebody asks of a run from anywhere, for its owner to judge.
+
+    `target` is the question or call it is about; `text` is an answer, why a call is rejected, or the reason for which
+    the run is to end; `by` says who asks. Of two letters with one `id` in an inbox the second is not kept.
+    """
+
+    id: str
+    verb: Literal["cancel", "answer", "approve", "reject", "amend"]
+    target: str | None = None
+    text: str = ""
+    arguments: dict[str, Any] | None = None
+    arguments_hash: str | None = None
+    by: str | None = None
+
+
+def cancel_letter(reason: CancelReason) -> Letter:
+    """The letter that asks a run to end: there is one at most, so that the first reason stays."""
+    return Letter(id="cancel", verb="cancel", text=reason)
+
+
 class OutcomeKey(msgspec.Struct, frozen=True):
     """What a user's idempotency key stands for: one effect of one tool for one user, over all runs."""
 
@@ -166,7 +189,7 @@ class EventLog(Protocol):
 
 
 class RunStore(Protocol):
-    """The runs themselves: which there are, who works on each, and who is asked to stop.
+    """The runs themselves: which there are, who works on each, what it is asked for, and whether anybody reads it.
 
     A lease names the one owner of a run that is alive, by any text. It lapses `ttl` seconds after it was last
     acquired or renewed, counted by a clock that nobody sets; from then on it is anybody's. A run is owned from before
@@ -190,11 +213,11 @@ class RunStore(Protocol):
         """
         ...
 
-    async def renew_lease(self, run_id: str, token: int, ttl: float) -> CancelReason | None:
+    async def renew_lease(self, run_id: str, token: int, ttl: float) -> bool:
         """Let the lease last for another `ttl` seconds, also one that has lapsed and nobody has taken.
 
-        Gives the reason if the run was asked to end (`request_cancel`): so its owner hears of it without waiting for
-        it. Raises `LeaseLostError` if it is another's by now, or was released.
+        Tells whether letters lie in the run's inbox: so its owner hears of those that `listen` has missed. Raises
+        `LeaseLostError` if it is another's by now, or was released.
         """
         ...
 
@@ -202,15 +225,39 @@ class RunStore(Protocol):
         """Give the lease up, if it is still this one. Its token is no good from then on."""
         ...
 
-    async def request_cancel(self, run_id: str, reason: CancelReason) -> None:
-        """Ask whoever works on the run, or waits for a session for it, to end it. The first reason stays.
+    async def send_letter(self, run_id: str, letter: Letter) -> None:
+        """Put a letter into the run's inbox, where it lies until it is deleted or the run ends.
 
-        Nothing happens if the run has ended or is unknown.
+        Nothing happens if the run has ended or is unknown. Raises `LimitError` for more than `MAX_LETTERS`, or
+        `MAX_LETTER_BYTES`; a cancel always has room.
         """
         ...
 
-    async def wait_cancel(self, run_id: str) -> CancelReason:
-        """Return the reason once the run is asked to end; at once if it was. Waits for ever if nobody asks."""
+    async def list_letters(self, run_id: str) -> Sequence[Letter]:
+        """What lies in the run's inbox, in the order in which it was sent."""
+        ...
+
+    async def delete_letters(self, run_id: str, ids: Sequence[str]) -> None:
+        """Drop letters that were seen to. Nothing happens where there are none."""
+        ...
+
+    def listen(self, run_id: str, heard: Callable[[], None]) -> Callable[[], None]:
+        """Call `heard` on the running loop, until what is given back is called, when a letter was sent to the run.
+
+        It may be called for nothing, and a server that cannot be reached for a while may make it miss one. It costs no
+        task for each run.
+        """
+        ...
+
+    async def mark_read(self, run_id: str, ttl: float) -> bool:
+        """Somebody reads the run, and counts as its reader for `ttl` seconds by a clock that nobody sets.
+
+        A shorter time does not replace a longer one. False, and nothing happens, if it has ended or is unknown.
+        """
+        ...
+
+    async def read_for(self, run_id: str) -> float:
+        """For how many seconds the run still has a reader, whoever has marked it; 0.0 if it has none."""
         ...
 
 
@@ -227,7 +274,7 @@ class SessionStore(Protocol):
         """Make `run_id` the session's active run and give the session as it is then, with its `last_turns` turns.
 
         A busy session is waited for, first come first served; with `busy="supersede"` its holder and those before us
-        in the line are asked to end (`request_cancel`), with "reject" `SessionBusyError` is raised at once. More than
+        in the line are asked to end (`cancel_letter`), with "reject" `SessionBusyError` is raised at once. More than
         `MAX_WAITING` waiting raise `SessionBusyError`. Opening again what the run already holds is allowed. Cancelling
         the wait leaves the line, as does the end of the process that waits.
         """

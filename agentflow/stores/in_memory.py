@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentflow.events import TERMINAL_TYPES, AgentEvent, CancelReason
-from agentflow.stores import refusals
+from agentflow.stores import letters, refusals
 from agentflow.stores.base import (
     MAX_WAITING,
     BusyPolicy,
     Fact,
+    Letter,
     Outcome,
     OutcomeKey,
     RunRecord,
@@ -25,9 +26,10 @@ from agentflow.stores.base import (
     SessionKey,
     Summary,
     Turn,
+    cancel_letter,
 )
 from agentflow.stores.in_memory_index import Facts, Outcomes
-from agentflow.stores.waiting import Waiters
+from agentflow.stores.waiting import Listeners, Waiters
 
 
 @dataclass(slots=True)
@@ -37,7 +39,8 @@ class _Run:
     closing: tuple[AgentEvent, ...] = ()
     session: SessionKey | None = None
     waiting: bool = False
-    cancel: CancelReason | None = None
+    inbox: dict[str, Letter] = field(default_factory=dict)  # by id, in order
+    read_until: float = 0.0
     owner: str | None = None
     owned_until: float = 0.0
     token: int = 0
@@ -85,7 +88,7 @@ class InMemoryStore:
         self._outcomes = Outcomes(max_outcomes, outcome_ttl, now)
         self._facts = Facts(max_sessions)
         self._appends: Waiters[str] = Waiters()
-        self._cancels: Waiters[str] = Waiters()
+        self._inboxes: Listeners[str] = Listeners()
 
     # -- the event log -----------------------------------------------------------------------------------
 
@@ -106,6 +109,7 @@ class InMemoryStore:
         run.events.extend(events)
         if events[-1].type in TERMINAL_TYPES:
             run.closing, run.ended_at = (), self._now()
+            run.inbox.clear()
             self._ended[run_id] = None
         self._appends.wake(run_id)
 
@@ -158,11 +162,11 @@ class InMemoryStore:
         run.owned_until = self._now() + ttl
         return run.token
 
-    async def renew_lease(self, run_id: str, token: int, ttl: float) -> CancelReason | None:
+    async def renew_lease(self, run_id: str, token: int, ttl: float) -> bool:
         """See `RunStore.renew_lease`."""
         run = self._leased(run_id, token)
         run.owned_until = self._now() + ttl
-        return run.cancel
+        return bool(run.inbox)
 
     async def release_lease(self, run_id: str, token: int) -> None:
         """See `RunStore.release_lease`."""
@@ -171,19 +175,46 @@ class InMemoryStore:
             run.owner = None
             self._drop_if_empty(run_id)
 
-    async def request_cancel(self, run_id: str, reason: CancelReason) -> None:
-        """See `RunStore.request_cancel`."""
-        run = self._runs.get(run_id)
-        if run is not None and run.ended_at is None and run.cancel is None:
-            run.cancel = reason
-            self._cancels.wake(run_id)
+    async def send_letter(self, run_id: str, letter: Letter) -> None:
+        """See `RunStore.send_letter`."""
+        run = self._going_on(run_id)
+        if run is None or letter.id in run.inbox:
+            return
+        if not letters.has_room(letter, [len(letters.encode(kept)) for kept in run.inbox.values()]):
+            raise letters.no_room(run_id)
+        run.inbox[letter.id] = letter
+        self._inboxes.wake(run_id)
 
-    async def wait_cancel(self, run_id: str) -> CancelReason:
-        """See `RunStore.wait_cancel`."""
-        while (run := self._runs.get(run_id)) is None or run.cancel is None:
-            with self._cancels.join(run_id) as asked:
-                await asked
-        return run.cancel
+    async def list_letters(self, run_id: str) -> Sequence[Letter]:
+        """See `RunStore.list_letters`."""
+        run = self._runs.get(run_id)
+        return tuple(run.inbox.values()) if run is not None else ()
+
+    async def delete_letters(self, run_id: str, ids: Sequence[str]) -> None:
+        """See `RunStore.delete_letters`."""
+        inbox = self._runs[run_id].inbox if run_id in self._runs else {}
+        for letter_id in ids:
+            inbox.pop(letter_id, None)
+
+    def listen(self, run_id: str, heard: Callable[[], None]) -> Callable[[], None]:
+        """See `RunStore.listen`."""
+        return self._inboxes.join(run_id, heard)
+
+    async def mark_read(self, run_id: str, ttl: float) -> bool:
+        """See `RunStore.mark_read`."""
+        run = self._going_on(run_id)
+        if run is not None:
+            run.read_until = max(run.read_until, self._now() + ttl)
+        return run is not None
+
+    async def read_for(self, run_id: str) -> float:
+        """See `RunStore.read_for`."""
+        run = self._going_on(run_id)
+        return max(run.read_until - self._now(), 0.0) if run is not None else 0.0
+
+    def _going_on(self, run_id: str) -> _Run | None:
+        run = self._runs.get(run_id)
+        return run if run is not None and run.ended_at is None else None
 
     def _leased(self, run_id: str, token: int) -> _Run:
         run = self._runs.get(run_id)
@@ -325,7 +356,7 @@ class InMemoryStore:
         """Ask the session's active run and all that wait for it to end."""
         for run_id in (session.active_run, *(waiting for waiting, _ in session.waiting)):
             if run_id is not None:
-                await self.request_cancel(run_id, reason)
+                await self.send_letter(run_id, cancel_letter(reason))
 
     def _pass_on(self, key: SessionKey, session: _Session) -> None:
         """Free the session, or hand it to the first run that waits."""

@@ -6,15 +6,16 @@ Here calls are put together and waiting is done; what is on the server is the bu
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from agentflow.errors import SessionBusyError, StoreError
-from agentflow.events import AgentEvent, CancelReason
+from agentflow.events import AgentEvent
 from agentflow.stores import redis_index, redis_runs, redis_sessions, refusals
 from agentflow.stores.base import (
     BusyPolicy,
     Fact,
+    Letter,
     Outcome,
     OutcomeKey,
     RunRecord,
@@ -26,7 +27,7 @@ from agentflow.stores.base import (
 )
 from agentflow.stores.redis_server import RedisServer
 from agentflow.stores.redis_sessions import IN_LINE, Taken, Ticket
-from agentflow.stores.redis_watch import Watch
+from agentflow.stores.redis_watch import Letterbox, Watch
 from agentflow.streams import TaskOwner
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ class RedisStore:
             require_aof=require_aof,
         )
         self._events = Watch(self._server)
-        self._requests = Watch(self._server)  # apart: every run that works here waits for one, and seldom gets it
+        self._requests = Watch(self._server)  # apart: it is waited for as long as runs are worked on, and seldom comes
+        self._letterbox = Letterbox(self._server, self._requests)
         self._leaving = TaskOwner()
 
     @property
@@ -80,6 +82,7 @@ class RedisStore:
     async def aclose(self) -> None:
         """See `Store.aclose`."""
         await self._leaving.drain(self._server.call_timeout)
+        await self._letterbox.aclose()
         await self._events.aclose()
         await self._requests.aclose()
         await self._server.aclose()
@@ -122,7 +125,7 @@ class RedisStore:
         """See `RunStore.acquire_lease`."""
         return await redis_runs.acquire_lease(self._server, run_id, owner, ttl)
 
-    async def renew_lease(self, run_id: str, token: int, ttl: float) -> CancelReason | None:
+    async def renew_lease(self, run_id: str, token: int, ttl: float) -> bool:
         """See `RunStore.renew_lease`."""
         return await redis_runs.renew_lease(self._server, run_id, token, ttl)
 
@@ -130,15 +133,29 @@ class RedisStore:
         """See `RunStore.release_lease`."""
         await redis_runs.release_lease(self._server, run_id, token)
 
-    async def request_cancel(self, run_id: str, reason: CancelReason) -> None:
-        """See `RunStore.request_cancel`."""
-        await redis_runs.request_cancel(self._server, run_id, reason)
+    async def send_letter(self, run_id: str, letter: Letter) -> None:
+        """See `RunStore.send_letter`."""
+        await redis_runs.send_letter(self._server, run_id, letter)
 
-    async def wait_cancel(self, run_id: str) -> CancelReason:
-        """See `RunStore.wait_cancel`."""
-        while (reason := await redis_runs.cancel_reason(self._server, run_id)) is None:
-            await self._requests.entry(redis_runs.inbox_key(self._server, run_id), "0-0")
-        return reason
+    async def list_letters(self, run_id: str) -> Sequence[Letter]:
+        """See `RunStore.list_letters`."""
+        return await redis_runs.list_letters(self._server, run_id)
+
+    async def delete_letters(self, run_id: str, ids: Sequence[str]) -> None:
+        """See `RunStore.delete_letters`."""
+        await redis_runs.delete_letters(self._server, run_id, ids)
+
+    def listen(self, run_id: str, heard: Callable[[], None]) -> Callable[[], None]:
+        """See `RunStore.listen`."""
+        return self._letterbox.listen(run_id, heard)
+
+    async def mark_read(self, run_id: str, ttl: float) -> bool:
+        """See `RunStore.mark_read`."""
+        return await redis_runs.mark_read(self._server, run_id, ttl)
+
+    async def read_for(self, run_id: str) -> float:
+        """See `RunStore.read_for`."""
+        return await redis_runs.read_for(self._server, run_id)
 
     # -- the sessions ------------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from agentflow.events import TERMINAL_TYPES, AgentEvent, CancelReason, decode, encode
-from agentflow.stores import refusals
-from agentflow.stores.base import RunRecord, SessionKey
+from agentflow.events import TERMINAL_TYPES, AgentEvent, decode, encode
+from agentflow.stores import letters, refusals
+from agentflow.stores.base import MAX_LETTER_BYTES, MAX_LETTERS, Letter, RunRecord, SessionKey
 from agentflow.stores.redis_scripts import PAGE, script
 from agentflow.stores.redis_server import RedisServer, unpacked
 
@@ -40,7 +40,8 @@ if ends then
     redis.call('HSET', key, 'ended', now)
     redis.call('ZREM', prefix .. ':open', id)
     redis.call('ZADD', prefix .. ':ended', now + ttl / 1000, id)
-    expire(key, {'', ':events', ':inbox'})
+    redis.call('UNLINK', key .. ':inbox', key .. ':read')
+    expire(key, {'', ':events'})
 end
 return 'done'
 """)
@@ -79,9 +80,9 @@ local held = redis.call('HMGET', KEYS[1], 'owner', 'token')
 if not held[1] or held[2] ~= token then
     return false
 end
+local waiting = redis.call('XLEN', KEYS[1] .. ':inbox')
 redis.call('HSET', KEYS[1], 'until', string.format('%.6f', now + lease), 'lease', lease)
-local asked = redis.call('XRANGE', KEYS[1] .. ':inbox', '-', '+', 'COUNT', 1)[1]
-return asked and asked[2][2] or ''
+return waiting
 """)
 
 _RELEASE = script("""
@@ -92,7 +93,48 @@ if redis.call('HGET', KEYS[1], 'token') == token then
 end
 """)
 
-_CANCEL = script("ask_to_end(ARGV[3], ARGV[4])")
+_SEND = script("""
+local id, name, data, room, bytes = ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+for _, entry in ipairs(name ~= 'cancel' and redis.call('XRANGE', KEYS[1] .. ':inbox', '-', '+') or {}) do
+    if entry[2][1] == name then
+        return 'done'
+    end
+    room, bytes = room - 1, bytes - #entry[2][2]
+end
+if room < 1 or #data > bytes then
+    return 'full'
+end
+send_letter(id, name, data)
+return 'done'
+""")
+
+_DELETE_LETTERS = script("""
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1] .. ':inbox', '-', '+')) do
+    for i = 3, #ARGV do
+        if entry[2][1] == ARGV[i] then
+            redis.call('XDEL', KEYS[1] .. ':inbox', entry[1])
+        end
+    end
+end
+if redis.call('XLEN', KEYS[1] .. ':inbox') == 0 then
+    redis.call('UNLINK', KEYS[1] .. ':inbox')
+end
+""")
+
+_MARK_READ = script("""
+local mark, lasts = KEYS[1] .. ':read', math.ceil(tonumber(ARGV[3]) * 1000)
+if redis.call('HEXISTS', KEYS[1], 'number') == 0 or redis.call('HEXISTS', KEYS[1], 'ended') == 1 then
+    return 0
+end
+if redis.call('PTTL', mark) < lasts then
+    redis.call('SET', mark, '', 'PX', lasts)
+end
+return 1
+""")
+
+_READ_FOR = script("""
+return redis.call('HEXISTS', KEYS[1], 'ended') == 0 and redis.call('PTTL', KEYS[1] .. ':read') or 0
+""")
 
 
 def run_key(server: RedisServer, run_id: str) -> str:
@@ -106,8 +148,13 @@ def events_key(server: RedisServer, run_id: str) -> str:
 
 
 def inbox_key(server: RedisServer, run_id: str) -> str:
-    """The stream of what a run is asked for from outside."""
+    """The stream of the letters to a run."""
     return f"{run_key(server, run_id)}:inbox"
+
+
+def asked_key(server: RedisServer) -> str:
+    """The stream of the ids of runs that were sent letters."""
+    return f"{server.prefix}:asked"
 
 
 def tag_of(key: SessionKey) -> str:
@@ -178,13 +225,12 @@ async def acquire_lease(server: RedisServer, run_id: str, owner: str, ttl: float
     return int(token) if token is not None else None
 
 
-async def renew_lease(server: RedisServer, run_id: str, token: int, ttl: float) -> CancelReason | None:
+async def renew_lease(server: RedisServer, run_id: str, token: int, ttl: float) -> bool:
     """See `RunStore.renew_lease`."""
-    asked = await server.run(_RENEW, run_key(server, run_id), token, ttl)
-    if asked is None:
+    waiting = await server.run(_RENEW, run_key(server, run_id), token, ttl)
+    if waiting is None:
         raise refusals.lease_lost(run_id, token)
-    reason: CancelReason | None = asked.decode() or None
-    return reason
+    return bool(waiting)
 
 
 async def release_lease(server: RedisServer, run_id: str, token: int) -> None:
@@ -192,16 +238,41 @@ async def release_lease(server: RedisServer, run_id: str, token: int) -> None:
     await server.run(_RELEASE, run_key(server, run_id), run_id, token)
 
 
-async def request_cancel(server: RedisServer, run_id: str, reason: CancelReason) -> None:
-    """See `RunStore.request_cancel`."""
-    await server.run(_CANCEL, run_key(server, run_id), run_id, reason)
+async def send_letter(server: RedisServer, run_id: str, letter: Letter) -> None:
+    """See `RunStore.send_letter`."""
+    bounds = (MAX_LETTERS, MAX_LETTER_BYTES)
+    if await server.run(_SEND, run_key(server, run_id), run_id, letter.id, letters.encode(letter), *bounds) == b"full":
+        raise letters.no_room(run_id)
 
 
-async def cancel_reason(server: RedisServer, run_id: str) -> CancelReason | None:
-    """Why the run is asked to end, None if it is not."""
-    entries = await server.call("XRANGE", inbox_key(server, run_id), "-", "+", "COUNT", 1)
-    reason: CancelReason | None = entries[0][1][1].decode() if entries else None
-    return reason
+async def list_letters(server: RedisServer, run_id: str) -> list[Letter]:
+    """See `RunStore.list_letters`."""
+    entries = await server.call("XRANGE", inbox_key(server, run_id), "-", "+")
+    return [unpacked(letters.decode, data, f"a letter to run {run_id!r}") for _, (_, data) in entries]
+
+
+async def delete_letters(server: RedisServer, run_id: str, ids: Sequence[str]) -> None:
+    """See `RunStore.delete_letters`."""
+    await server.run(_DELETE_LETTERS, run_key(server, run_id), *ids)
+
+
+async def asked_since(server: RedisServer, after: str | None) -> tuple[str, Sequence[str]]:
+    """The runs that were sent letters after an entry of `asked_key`, and the last one; with None only the last one."""
+    if after is None:
+        newest = await server.call("XREVRANGE", asked_key(server), "+", "-", "COUNT", 1)
+        return (newest[0][0].decode() if newest else "0-0"), ()
+    entries = await server.call("XRANGE", asked_key(server), f"({after}", "+")
+    return (entries[-1][0].decode() if entries else after), [fields[1].decode() for _, fields in entries]
+
+
+async def mark_read(server: RedisServer, run_id: str, ttl: float) -> bool:
+    """See `RunStore.mark_read`."""
+    return bool(await server.run(_MARK_READ, run_key(server, run_id), ttl))
+
+
+async def read_for(server: RedisServer, run_id: str) -> float:
+    """See `RunStore.read_for`."""
+    return max(int(await server.run(_READ_FOR, run_key(server, run_id))), 0) / 1000
 
 
 def _record(found: Sequence[Any]) -> RunRecord:

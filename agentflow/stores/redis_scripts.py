@@ -7,7 +7,9 @@ Keys, after the prefix:
 
     number                         the last number given to a run, a session, a lease or a fact
     run:{ID}                       hash: number, session, waiting, owner, token, until, lease, closing, ended
-    run:{ID}:events  :inbox        streams: the log, one entry `SEQ-0` per event; who asks the run to end
+    run:{ID}:events  :inbox        streams: the log, one entry `SEQ-0` per event; letters, each a field with its id
+    run:{ID}:read                  there as long as somebody reads the run
+    asked                          stream: the ids of runs that were sent letters of late, which wakes who listens
     runs  open  ended              sorted sets of run ids: all and those not ended by number, ended ones by expiry
     session:{TAG}                  hash: number, version, active, ticket, used_at, deleted
     session:{TAG}:turns  :runs     hashes: each turn by its number; the number of the turn of each run, 0 for none
@@ -86,7 +88,7 @@ end
 
 local function drop_run(id)
     local key = run_key(id)
-    redis.call('UNLINK', key, key .. ':events', key .. ':inbox')
+    redis.call('UNLINK', key, key .. ':events', key .. ':inbox', key .. ':read')
     for _, set in ipairs({':runs', ':open', ':ended'}) do
         redis.call('ZREM', prefix .. set, id)
     end
@@ -104,12 +106,25 @@ local function drop_if_empty(id)
     end
 end
 
-local function ask_to_end(id, reason)
+-- Put a letter into the inbox of a run that goes on, and wake who listens; not if one with its id lies there.
+local function send_letter(id, name, data)
     local key = run_key(id)
-    if redis.call('HEXISTS', key, 'number') == 1 and redis.call('HEXISTS', key, 'ended') == 0
-        and redis.call('EXISTS', key .. ':inbox') == 0 then
-        redis.call('XADD', key .. ':inbox', '1-0', 'cancel', reason)
+    local inbox = key .. ':inbox'
+    if redis.call('HEXISTS', key, 'number') == 0 or redis.call('HEXISTS', key, 'ended') == 1 then
+        return
     end
+    for _, entry in ipairs(redis.call('XRANGE', inbox, '-', '+')) do
+        if entry[2][1] == name then
+            return
+        end
+    end
+    redis.call('XADD', inbox, '*', name, data)
+    redis.call('XADD', prefix .. ':asked', 'MAXLEN', '~', 1000, '*', 'run', id)
+    redis.call('PEXPIRE', prefix .. ':asked', 60000)
+end
+
+local function ask_to_end(id, reason)
+    send_letter(id, 'cancel', cjson.encode({id = 'cancel', verb = 'cancel', text = reason}))
 end
 """
 

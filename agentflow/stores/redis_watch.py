@@ -4,11 +4,17 @@ It only wakes; whoever was woken reads for itself.
 """
 
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from agentflow.errors import StoreError
+from agentflow.stores.redis_runs import asked_key, asked_since
 from agentflow.stores.redis_server import RedisServer
+from agentflow.stores.waiting import Listeners
 from agentflow.streams import TaskOwner
+
+logger = logging.getLogger(__name__)
 
 BLOCK = 1.0  # seconds until the blocked call is made again: without an answer by then, the server is gone
 
@@ -127,6 +133,52 @@ class Watch:
             for future in self._waiting.pop(stream, ()):
                 if not future.done():
                     future.set_result(error)
+
+
+class Letterbox:
+    """Who listens for letters to runs: all wait for one stream, which names the runs that were sent any."""
+
+    def __init__(self, server: RedisServer, watch: Watch) -> None:
+        self._server = server
+        self._watch = watch
+        self._owner = TaskOwner()
+        self._listeners: Listeners[str] = Listeners()
+        self._hearing: asyncio.Task[None] | None = None
+
+    def listen(self, run_id: str, heard: Callable[[], None]) -> Callable[[], None]:
+        """See `RunStore.listen`."""
+        leave = self._listeners.join(run_id, heard)
+        if not _runs(self._hearing):
+            self._hearing = self._owner.spawn(self._hear(), name="letters of Redis")
+
+        def left() -> None:
+            leave()
+            if not self._listeners.keys and self._hearing is not None:
+                self._hearing.cancel()
+                self._hearing = None
+
+        return left
+
+    async def aclose(self) -> None:
+        """Hear nothing any more."""
+        await self._owner.aclose()
+
+    async def _hear(self) -> None:
+        after: str | None = None
+        while True:
+            try:
+                if after is None:
+                    after, _ = await asked_since(self._server, None)
+                    asked = self._listeners.keys  # of what came meanwhile
+                else:
+                    await self._watch.entry(asked_key(self._server), after)
+                    after, asked = await asked_since(self._server, after)
+                for run_id in asked:
+                    self._listeners.wake(run_id)
+            except StoreError as error:
+                logger.warning("letters to runs are not heard at once for a while: %s", error)
+                after = None
+                await asyncio.sleep(BLOCK)
 
 
 def _runs(task: asyncio.Task[None] | None) -> bool:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from agentflow.events import AgentEvent, CancelReason
+from agentflow.events import AgentEvent
 from agentflow.stores import refusals, sqlite_runs, sqlite_sessions
 from agentflow.stores.base import (
     BusyPolicy,
     Fact,
+    Letter,
     Outcome,
     OutcomeKey,
     RunRecord,
@@ -46,9 +47,9 @@ class SqliteStore:
     `patience` seconds.
 
     Finished runs, sessions and outcomes go `ttl` seconds after their last use by the system's clock, which is looked at
-    when something is written. Leases and places in lines are counted by the machine's monotonic clock, which all
-    its processes share; one that looks longer than it was given for is of a time before a restart, and has lapsed. A
-    process that dies while it waits for a session keeps its place for `sqlite_sessions.IN_LINE` seconds.
+    when something is written. Leases, readers and places in lines are counted by the machine's monotonic clock, which
+    all its processes share; one that looks longer than it was given for is of a time before a restart, and has lapsed.
+    A process that dies while it waits for a session keeps its place for `sqlite_sessions.IN_LINE` seconds.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class SqliteStore:
             lambda db: sqlite_runs.acquire_lease(db, run_id, owner, ttl, now=time.monotonic())
         )
 
-    async def renew_lease(self, run_id: str, token: int, ttl: float) -> CancelReason | None:
+    async def renew_lease(self, run_id: str, token: int, ttl: float) -> bool:
         """See `RunStore.renew_lease`."""
         return await self._threads.write(
             lambda db: sqlite_runs.renew_lease(db, run_id, token, ttl, now=time.monotonic())
@@ -126,20 +127,32 @@ class SqliteStore:
         """See `RunStore.release_lease`."""
         await self._threads.write(lambda db: sqlite_runs.release_lease(db, run_id, token))
 
-    async def request_cancel(self, run_id: str, reason: CancelReason) -> None:
-        """See `RunStore.request_cancel`."""
-        await self._threads.write(lambda db: sqlite_runs.request_cancel(db, [run_id], reason))
-        self._watch.cancels.wake(run_id)
+    async def send_letter(self, run_id: str, letter: Letter) -> None:
+        """See `RunStore.send_letter`."""
+        await self._threads.write(lambda db: sqlite_runs.send_letter(db, [run_id], letter))
+        self._watch.inboxes.wake(run_id)
 
-    async def wait_cancel(self, run_id: str) -> CancelReason:
-        """See `RunStore.wait_cancel`."""
-        while True:
-            with self._watch.cancels.join(run_id) as asked:
-                reason = await self._threads.read(lambda db: sqlite_runs.cancel_reason(db, run_id))
-                if reason is not None:
-                    return reason
-                self._watch.arm()
-                await asked
+    async def list_letters(self, run_id: str) -> Sequence[Letter]:
+        """See `RunStore.list_letters`."""
+        return await self._threads.read(lambda db: sqlite_runs.list_letters(db, run_id))
+
+    async def delete_letters(self, run_id: str, ids: Sequence[str]) -> None:
+        """See `RunStore.delete_letters`."""
+        await self._threads.write(lambda db: sqlite_runs.delete_letters(db, run_id, ids))
+
+    def listen(self, run_id: str, heard: Callable[[], None]) -> Callable[[], None]:
+        """See `RunStore.listen`."""
+        leave = self._watch.inboxes.join(run_id, heard)
+        self._watch.arm()
+        return leave
+
+    async def mark_read(self, run_id: str, ttl: float) -> bool:
+        """See `RunStore.mark_read`."""
+        return await self._threads.write(lambda db: sqlite_runs.mark_read(db, run_id, ttl, now=time.monotonic()))
+
+    async def read_for(self, run_id: str) -> float:
+        """See `RunStore.read_for`."""
+        return await self._threads.read(lambda db: sqlite_runs.read_for(db, run_id, now=time.monotonic()))
 
     # -- the sessions ------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ STEP = 20  # runs or sessions dropped at a time; each may be large
 def expire(db: sqlite3.Connection, *, oldest: float, now: float) -> bool:
     """Drop finished runs, sessions and outcomes last used before `oldest`; whether there may be more to drop.
 
-    With them go the places in lines of processes that have gone, and the runs that left nothing else behind.
+    With them go the places in lines of processes that have gone, and the runs that left nothing behind but letters.
     """
     db.execute("DELETE FROM waiting WHERE alive_until NOT BETWEEN ?1 AND ?1 + ?2", (now, IN_LINE))
     db.execute(
@@ -20,6 +20,7 @@ def expire(db: sqlite3.Connection, *, oldest: float, now: float) -> bool:
         " AND NOT EXISTS (SELECT 1 FROM waiting WHERE waiting.run_id = runs.run_id)",
         (now,),
     )
+    db.execute("DELETE FROM inbox WHERE run NOT IN (SELECT number FROM runs)")
     runs = _numbers(db, "SELECT number FROM runs WHERE ended_at < ? ORDER BY ended_at LIMIT ?", oldest)
     drop_runs(db, runs)
     sessions = _numbers(

@@ -67,6 +67,17 @@ MIGRATIONS = (
     CREATE TABLE tokens (last INTEGER NOT NULL);
     INSERT INTO tokens VALUES (0);
     """,
+    """
+    CREATE TABLE inbox (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL, id TEXT NOT NULL, data BLOB NOT NULL,
+        UNIQUE (run, id)
+    );
+    INSERT INTO inbox (run, id, data)
+        SELECT number, 'cancel', CAST(json_object('id', 'cancel', 'verb', 'cancel', 'text', cancel) AS BLOB)
+        FROM runs WHERE cancel IS NOT NULL AND ended_at IS NULL;
+    ALTER TABLE runs DROP COLUMN cancel;
+    ALTER TABLE runs ADD COLUMN read_until REAL;
+    """,
 )
 
 _FOREIGN = (sqlite3.Error, OSError, UnicodeError, msgspec.MsgspecError)

@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agentflow.events import TERMINAL_TYPES, AgentEvent, CancelReason, decode, encode
-from agentflow.stores import refusals
-from agentflow.stores.base import RunRecord, SessionKey
+from agentflow.events import TERMINAL_TYPES, AgentEvent, decode, encode
+from agentflow.stores import letters, refusals
+from agentflow.stores.base import Letter, RunRecord, SessionKey
 
 PAGE_BYTES = 4 * 1024 * 1024  # encoded events after which a page ends, whatever its limit
 
@@ -64,6 +64,8 @@ def append(
         "UPDATE runs SET last = ?, ended_at = ?, closing = iif(?, NULL, closing) WHERE number = ?",
         (events[-1].seq, wall if ends else None, ends, number),
     )
+    if ends:
+        db.execute("DELETE FROM inbox WHERE run = ?", (number,))
 
 
 def read(db: sqlite3.Connection, run_id: str, after: int, limit: int) -> list[AgentEvent]:
@@ -124,15 +126,16 @@ def acquire_lease(db: sqlite3.Connection, run_id: str, owner: str, ttl: float, n
     return int(token)
 
 
-def renew_lease(db: sqlite3.Connection, run_id: str, token: int, ttl: float, now: float) -> CancelReason | None:
+def renew_lease(db: sqlite3.Connection, run_id: str, token: int, ttl: float, now: float) -> bool:
     """See `RunStore.renew_lease`."""
-    renewed = db.execute(
-        "UPDATE runs SET leased_until = ?, lease = ? WHERE run_id = ? AND token = ? AND owner IS NOT NULL",
+    rows = db.execute(
+        "UPDATE runs SET leased_until = ?, lease = ? WHERE run_id = ? AND token = ? AND owner IS NOT NULL"
+        " RETURNING EXISTS (SELECT 1 FROM inbox WHERE run = runs.number)",
         (now + ttl, ttl, run_id, token),
-    )
-    if not renewed.rowcount:
+    ).fetchall()
+    if not rows:
         raise refusals.lease_lost(run_id, token)
-    return cancel_reason(db, run_id)
+    return bool(rows[0][0])
 
 
 def release_lease(db: sqlite3.Connection, run_id: str, token: int) -> None:
@@ -141,19 +144,52 @@ def release_lease(db: sqlite3.Connection, run_id: str, token: int) -> None:
         drop_if_empty(db, run_id)
 
 
-def request_cancel(db: sqlite3.Connection, run_ids: Iterable[str], reason: CancelReason) -> None:
-    """See `RunStore.request_cancel`."""
+def send_letter(db: sqlite3.Connection, run_ids: Iterable[str], letter: Letter) -> None:
+    """See `RunStore.send_letter`; the same letter to each of the runs."""
+    for run_id in run_ids:
+        rows = db.execute("SELECT number FROM runs WHERE run_id = ? AND ended_at IS NULL", (run_id,)).fetchall()
+        for (number,) in rows:
+            kept = dict(db.execute("SELECT id, length(data) FROM inbox WHERE run = ?", (number,)))
+            if letter.id in kept:
+                continue
+            if not letters.has_room(letter, list(kept.values())):
+                raise letters.no_room(run_id)
+            db.execute(
+                "INSERT INTO inbox (run, id, data) VALUES (?, ?, ?)", (number, letter.id, letters.encode(letter))
+            )
+
+
+def list_letters(db: sqlite3.Connection, run_id: str) -> list[Letter]:
+    """See `RunStore.list_letters`."""
+    rows = db.execute(
+        "SELECT data FROM inbox WHERE run = (SELECT number FROM runs WHERE run_id = ?) ORDER BY number", (run_id,)
+    )
+    return [letters.decode(data) for (data,) in rows]
+
+
+def delete_letters(db: sqlite3.Connection, run_id: str, ids: Iterable[str]) -> None:
+    """See `RunStore.delete_letters`."""
     db.executemany(
-        "UPDATE runs SET cancel = ? WHERE run_id = ? AND cancel IS NULL AND ended_at IS NULL",
-        [(reason, run_id) for run_id in run_ids],
+        "DELETE FROM inbox WHERE run = (SELECT number FROM runs WHERE run_id = ?) AND id = ?",
+        [(run_id, letter_id) for letter_id in ids],
     )
 
 
-def cancel_reason(db: sqlite3.Connection, run_id: str) -> CancelReason | None:
-    """Why the run is asked to end, None if it is not."""
-    row: tuple[CancelReason | None] | None
-    row = db.execute("SELECT cancel FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-    return row[0] if row else None
+def mark_read(db: sqlite3.Connection, run_id: str, ttl: float, now: float) -> bool:
+    """See `RunStore.mark_read`."""
+    marked = db.execute(
+        "UPDATE runs SET read_until = max(coalesce(read_until, 0), ?) WHERE run_id = ? AND ended_at IS NULL",
+        (now + ttl, run_id),
+    )
+    return marked.rowcount > 0
+
+
+def read_for(db: sqlite3.Connection, run_id: str, now: float) -> float:
+    """See `RunStore.read_for`."""
+    row = db.execute(
+        "SELECT max(coalesce(read_until, 0) - ?, 0.0) FROM runs WHERE run_id = ? AND ended_at IS NULL", (now, run_id)
+    ).fetchone()
+    return float(row[0]) if row else 0.0
 
 
 def drop_runs(db: sqlite3.Connection, numbers: Sequence[int]) -> None:

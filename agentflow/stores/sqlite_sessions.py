@@ -25,8 +25,9 @@ from agentflow.stores.base import (
     SessionKey,
     Summary,
     Turn,
+    cancel_letter,
 )
-from agentflow.stores.sqlite_runs import check_lease, drop_if_empty, drop_runs, ensure_run, request_cancel, user_column
+from agentflow.stores.sqlite_runs import check_lease, drop_if_empty, drop_runs, ensure_run, send_letter, user_column
 
 IN_LINE = 5.0  # seconds after which a place in the line is lost, unless its store has asked again
 
@@ -179,9 +180,9 @@ def delete_session(db: sqlite3.Connection, key: SessionKey, *, wall: float) -> N
     ).fetchall()
     drop_runs(db, [run for (run,) in ended])
     waiting = db.execute("SELECT run_id FROM waiting WHERE user = ? AND session_id = ?", at).fetchall()
-    request_cancel(db, [run_id for (run_id,) in waiting], "user")
+    send_letter(db, [run_id for (run_id,) in waiting], cancel_letter("user"))
     if holder is not None:
-        request_cancel(db, [holder], "user")
+        send_letter(db, [holder], cancel_letter("user"))
         db.execute(
             "INSERT INTO sessions (user, session_id, used_at, active_run, deleted) VALUES (?, ?, ?, ?, 1)",
             (*at, wall, holder),
@@ -285,7 +286,7 @@ def _wait(db: sqlite3.Connection, ticket: Ticket, holder: str, line: Sequence[st
     if ticket.busy == "reject" or len(line) >= MAX_WAITING:
         raise refusals.busy(ticket.key, holder, len(line))
     if ticket.busy == "supersede" and not ticket.asked:
-        request_cancel(db, [holder, *line], "superseded")
+        send_letter(db, [holder, *line], cancel_letter("superseded"))
         ticket.asked = True
     ensure_run(db, ticket.run_id)
     db.execute(

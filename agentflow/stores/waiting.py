@@ -1,10 +1,10 @@
-"""Waiters: who waits in this process for something to happen to a key, such as a run's id.
+"""Waiters and listeners: who wants to know in this process that something happened to a key, such as a run's id.
 
-It knows nothing of what happened: who was woken looks for himself.
+They know nothing of what happened: who was woken looks for himself.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -40,3 +40,33 @@ class Waiters(Generic[K]):
         for future in self._futures.pop(key, ()):
             if not future.done():
                 future.set_result(None)
+
+
+class Listeners(Generic[K]):
+    """Callbacks by key, called whenever the key is woken."""
+
+    def __init__(self) -> None:
+        self._heard: dict[K, list[Callable[[], None]]] = {}
+
+    @property
+    def keys(self) -> Sequence[K]:
+        """The keys somebody listens to now."""
+        return tuple(self._heard)
+
+    def join(self, key: K, heard: Callable[[], None]) -> Callable[[], None]:
+        """Call `heard` from now on, until what is given back is called; to call that again is allowed."""
+        listening = self._heard.setdefault(key, [])
+        listening.append(heard)
+
+        def leave() -> None:
+            if heard in listening:
+                listening.remove(heard)
+            if not listening and self._heard.get(key) is listening:
+                del self._heard[key]
+
+        return leave
+
+    def wake(self, key: K) -> None:
+        """Tell all who listen to `key`."""
+        for heard in tuple(self._heard.get(key, ())):
+            heard()

@@ -1,4 +1,4 @@
-"""The store suite's checks of the event log and of the runs: order, atomicity, followers, leases, requests to end.
+"""The store suite's checks of the event log and of the runs: order, atomicity, followers, leases.
 
 Each check takes a `Factory` whose stores share data that nobody else uses, and raises `AssertionError`.
 """
@@ -264,45 +264,6 @@ async def a_lapsed_lease_is_taken_over_and_its_late_writes_are_refused(make: Fac
         same(await old.last("r"), 2, "last after the new owner's append")
 
 
-async def whoever_works_on_a_run_hears_that_it_should_end(make: Factory) -> None:
-    """At another client, before or after the request; the first reason stays; other runs hear nothing."""
-    async with clients(make) as (asking, working):
-        tokens = {run_id: await working.acquire_lease(run_id, "owner", LONG) or 0 for run_id in ("r", "other")}
-        await working.append("r", log("r"))
-        await working.append("other", log("other"))
-        same(await working.renew_lease("r", tokens["r"], LONG), None, "what the renewal of an unasked run gives")
-        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-            heard = group.create_task(working.wait_cancel("r"))
-            nothing = group.create_task(working.wait_cancel("other"))
-            await asyncio.sleep(0)  # the owners' turn
-            await working.last("r")
-            await asking.request_cancel("r", "superseded")
-            await asking.request_cancel("r", "user")
-            same(await heard, "superseded", "the reason that a waiting owner hears")
-            same(await working.wait_cancel("r"), "superseded", "the reason for who asks later")
-            same(await working.renew_lease("r", tokens["r"], LONG), "superseded", "what the run's renewal gives")
-            same(await working.renew_lease("other", tokens["other"], LONG), None, "what another run's renewal gives")
-            true(not nothing.done(), "another run was not asked to end")
-            nothing.cancel()
-
-
-async def a_request_to_end_what_is_unknown_or_has_ended_does_nothing(make: Factory) -> None:
-    """It leaves no trace that a later run of the same id would hear."""
-    async with clients(make, 1) as (store,):
-        await store.append("ended", [*log("ended"), end("ended", 2)])
-        for run_id in ("ended", "unknown"):
-            await store.request_cancel(run_id, "user")
-        same(await store.find_run("unknown"), None, "an unknown run that was asked to end")
-        await store.append("unknown", log("unknown"))
-        async with asyncio.TaskGroup() as group:
-            waits = [group.create_task(store.wait_cancel(run_id)) for run_id in ("ended", "unknown")]
-            await asyncio.sleep(0)  # their turn
-            await store.last("r")
-            same([wait.done() for wait in waits], [False, False], "who was told to end")
-            for wait in waits:
-                wait.cancel()
-
-
 LOG_CHECKS = (
     an_append_is_read_back_from_any_cursor_with_any_limit,
     an_append_that_does_not_continue_the_log_adds_nothing,
@@ -318,6 +279,4 @@ LOG_CHECKS = (
     who_has_lost_a_run_does_not_end_it,
     one_owner_has_the_lease,
     a_lapsed_lease_is_taken_over_and_its_late_writes_are_refused,
-    whoever_works_on_a_run_hears_that_it_should_end,
-    a_request_to_end_what_is_unknown_or_has_ended_does_nothing,
 )

@@ -78,6 +78,12 @@ async def in_line(store: Store, run_id: str) -> None:
     await until(lambda: store.find_run(run_id), f"run {run_id!r} comes to its session, or waits for it")
 
 
+async def is_asked_to_end(store: Store, run_id: str, reason: str) -> None:
+    """Wait until there is a letter to the run, and see that it asks it to end for this reason."""
+    await until(lambda: store.list_letters(run_id), f"run {run_id!r} is asked to end")
+    same([(letter.verb, letter.text) for letter in await store.list_letters(run_id)], [("cancel", reason)], "letters")
+
+
 def log(run_id: str, first: int = 1, count: int = 1, text: str = "x") -> list[AgentEvent]:
     """`count` events of a run from number `first` on, each with a text."""
     return [

@@ -27,6 +27,7 @@ from agentflow.testing.store_probe import (
     end,
     fill,
     in_line,
+    is_asked_to_end,
     log,
     refused,
     same,
@@ -154,7 +155,7 @@ async def who_supersedes_asks_all_before_it_to_end(make: Factory) -> None:
             await refused(other.open_session(KEY, "rejects", busy="reject"), SessionBusyError, "busy='reject'")
             group.create_task(_take(other, "supersedes", order, "supersede"))
             for run_id in ("holder", "waiting"):
-                same(await store.wait_cancel(run_id), "superseded", f"what {run_id!r} is asked")
+                await is_asked_to_end(store, run_id, "superseded")
             await store.close_session(KEY, "holder", turn("holder"))
         same(order, [("waiting", 1), ("supersedes", 2)], "who had the session, in order")
 
@@ -226,7 +227,7 @@ async def a_session_may_be_deleted_while_a_run_holds_it(make: Factory) -> None:
             await in_line(store, "waiting")
             await other.delete_session(KEY)
             for run_id in ("holder", "waiting"):
-                same(await store.wait_cancel(run_id), "user", f"what {run_id!r} is asked")
+                await is_asked_to_end(store, run_id, "user")
             same((await other.find_session(KEY), len(await other.list_sessions("u"))), (None, 0), "what is found")
             true(not waiting.done(), "the next in line waits until the session is free")
             await store.close_session(KEY, "holder", turn("holder"))

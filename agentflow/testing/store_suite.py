@@ -11,13 +11,14 @@ the same data, as two processes would have them, or the same store again if the 
 be fresh for every check. Lapsing leases are waited for in real time, for a fraction of a second.
 """
 
+from agentflow.testing.store_letter_checks import LETTER_CHECKS
 from agentflow.testing.store_log_checks import LOG_CHECKS
 from agentflow.testing.store_probe import Check, Factory
 from agentflow.testing.store_session_checks import SESSION_CHECKS
 
 __all__ = ["CHECKS", "Check", "Factory", "name_of"]
 
-CHECKS: tuple[Check, ...] = (*LOG_CHECKS, *SESSION_CHECKS)
+CHECKS: tuple[Check, ...] = (*LOG_CHECKS, *LETTER_CHECKS, *SESSION_CHECKS)
 
 
 def name_of(check: Check) -> str:

@@ -62,8 +62,11 @@ class FailingLog:
     acquire_lease = _passed_on(RunStore.acquire_lease)
     renew_lease = _passed_on(RunStore.renew_lease)
     release_lease = _passed_on(RunStore.release_lease)
-    request_cancel = _passed_on(RunStore.request_cancel)
-    wait_cancel = _passed_on(RunStore.wait_cancel)
+    send_letter = _passed_on(RunStore.send_letter)
+    list_letters = _passed_on(RunStore.list_letters)
+    delete_letters = _passed_on(RunStore.delete_letters)
+    mark_read = _passed_on(RunStore.mark_read)
+    read_for = _passed_on(RunStore.read_for)
     open_session = _passed_on(SessionStore.open_session)
     close_session = _passed_on(SessionStore.close_session)
     read_turns = _passed_on(SessionStore.read_turns)
@@ -78,6 +81,10 @@ class FailingLog:
     list_facts = _passed_on(FactStore.list_facts)
     delete_fact = _passed_on(FactStore.delete_fact)
     aclose = _passed_on(Store.aclose)
+
+    def listen(self, run_id: str, heard: Callable[[], None]) -> Callable[[], None]:
+        """See `RunStore.listen`: it does not fail, since it calls nobody."""
+        return self._store.listen(run_id, heard)
 
     async def _pass_on(self, name: str, *args: Any, **kwargs: Any) -> Any:
         self.calls[name] += 1

@@ -14,6 +14,7 @@ from agentflow.chain import AgentChain
 from agentflow.errors import NotPendingError
 from agentflow.event_log import Reader
 from agentflow.events import AgentEvent
+from agentflow.stores.base import cancel_letter
 from agentflow.transports.auth import Caller
 from agentflow.transports.bodies import Amend, Answer, Approve, AskBody, Id, Identity, Reject, validated
 from agentflow.transports.refusals import Refused
@@ -147,7 +148,7 @@ class Adapter:
         if chain is not None:
             chain.cancel("user")
         else:
-            await self._server.store.request_cancel(run_id, "user")
+            await self._server.store.send_letter(run_id, cancel_letter("user"))
 
     async def decide(self, run_id: str, decision: Decision) -> None:
         """Tell a run what a person has decided. Raises `NotPendingError`, and `ToolArgumentsError` of an amendment."""

@@ -123,4 +123,4 @@ def test_the_run_that_holds_a_deleted_session_is_asked_to_end(with_store, capsys
     with_store(hold)
     assert main(["sessions", "delete", "s1"]) == 0
     assert capsys.readouterr().out == "deleted session s1; run run-1 was asked to end\n"
-    assert with_store(lambda store: store.wait_cancel("run-1")) == "user"
+    assert [letter.text for letter in with_store(lambda store: store.list_letters("run-1"))] == ["user"]

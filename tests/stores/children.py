@@ -81,7 +81,13 @@ async def follow(store, name):
 
 async def hear(store, name):
     """Say why a run is to end."""
-    say(await store.wait_cancel(name))
+    heard = asyncio.Event()
+    leave = store.listen(name, heard.set)
+    say("listens")
+    await heard.wait()
+    leave()
+    (letter,) = await store.list_letters(name)
+    say(letter.text)
 
 
 async def main(path, what, name):

@@ -29,7 +29,7 @@ def test_a_store_has_every_method_of_its_protocols_with_the_same_parameters(cls)
             if not name.startswith("_"):
                 ours = getattr(cls, name)
                 assert list(inspect.signature(ours).parameters) == list(inspect.signature(method).parameters)
-                assert inspect.iscoroutinefunction(ours)
+                assert inspect.iscoroutinefunction(ours) is inspect.iscoroutinefunction(method)
 
 
 def test_sessions_of_two_users_are_two():

@@ -9,7 +9,7 @@ from agentflow import Agent, EventType
 from agentflow.errors import ConfigError, StoreError
 from agentflow.event_log import follow
 from agentflow.stores import redis_watch
-from agentflow.stores.base import SessionKey
+from agentflow.stores.base import Letter, SessionKey
 from agentflow.stores.redis import RedisStore
 from agentflow.testing import ScriptedModel, assert_laws, store_suite
 from agentflow.testing.store_probe import KEY, LONG, PATIENCE, end, fill, in_line, log, turn
@@ -41,13 +41,17 @@ def test_one_store_serves_one_loop_after_another(redis_process, prefix):
 
     async def use(seq):
         await store.append("r", log("r", seq))
-        await store.request_cancel("r", "user")
         waits = asyncio.get_running_loop().create_task(store.wait("r", seq))
         await store.last("r")
         waits.cancel()
-        return await store.wait_cancel("r")
+        heard = asyncio.Event()
+        leave = store.listen("r", heard.set)
+        await store.send_letter("r", Letter(id=str(seq), verb="answer"))
+        await heard.wait()
+        leave()
+        return [letter.id for letter in await store.list_letters("r")]
 
-    assert [asyncio.run(use(seq)) for seq in (1, 2)] == ["user", "user"]
+    assert [asyncio.run(use(seq)) for seq in (1, 2)] == [["1"], ["1", "2"]]
 
 
 # -- agents ----------------------------------------------------------------------------------------------
@@ -220,13 +224,14 @@ async def test_closing_ends_what_still_waits(redis_process, prefix):
     store = RedisStore(redis_process.url, prefix=prefix)
     await store.append("r", log("r"))
     await store.open_session(KEY, "r")
-    waits = [store.wait("r", 1), store.wait_cancel("r"), store.open_session(KEY, "s")]
+    store.listen("r", lambda: None)
+    waits = [store.wait("r", 1), store.open_session(KEY, "s")]
     tasks = [asyncio.get_running_loop().create_task(wait) for wait in waits]
     await in_line(store, "s")
     for _ in range(3):
         await store.last("r")
     await store.aclose()
-    assert [type(error) for error in await asyncio.gather(*tasks, return_exceptions=True)] == [StoreError] * 3
+    assert [type(error) for error in await asyncio.gather(*tasks, return_exceptions=True)] == [StoreError] * 2
     await store.aclose()
 
 

@@ -72,7 +72,7 @@ async def test_where_a_key_of_another_stands_nothing_is_written(redis_store, red
     await redis_server.call("SET", f"{prefix}:run:{{r}}{suffix}", "mine")
     if suffix == ":inbox":
         with pytest.raises(StoreFormatError, match="another kind"):
-            await redis_store.wait_cancel("r")
+            await redis_store.list_letters("r")
     else:
         with pytest.raises(StoreFormatError, match="another kind"):
             await redis_store.append("r", log("r"))

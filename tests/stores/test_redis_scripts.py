@@ -4,7 +4,7 @@ import re
 
 from redis.crc import key_slot
 
-from agentflow.stores.base import Fact, Outcome, OutcomeKey, SessionKey, Summary
+from agentflow.stores.base import Fact, Outcome, OutcomeKey, SessionKey, Summary, cancel_letter
 from agentflow.stores.redis import RedisStore
 from agentflow.testing.store_probe import HOSTILE, KEY, LONG, end, fill, log, turn
 
@@ -18,7 +18,8 @@ async def do_everything(store):
         session = await store.open_session(key, run_id)
         await store.append(run_id, log(run_id))
         await store.keep_summary(session, Summary(first=1, last=1, text="x", confidence=1.0))
-        await store.request_cancel(run_id, "user")
+        await store.send_letter(run_id, cancel_letter("user"))
+        await store.mark_read(run_id, 1000.0)
     await store.close_session(KEY, "ended", turn("ended"), [end("ended", 2)])
     await store.append("ended", [end("ended", 2)])
     await fill(store, SessionKey("filled", "u"), "run")
@@ -49,6 +50,7 @@ async def test_what_has_ended_goes_with_its_time_and_what_goes_on_stays(redis_pr
     await store.aclose()
     keys = await keys_of(redis_server)
     lasting = {key for key, left in keys.items() if left < 0}
+    assert 50_000 < keys.pop("asked") <= 60_000
     assert all(900_000 < left <= 1_000_000 for key, left in keys.items() if key not in lasting)
     assert lasting == {
         "format", "number", "runs", "open", "ended", "idle", "sessions:", "sessions:=u",
@@ -56,9 +58,8 @@ async def test_what_has_ended_goes_with_its_time_and_what_goes_on_stays(redis_pr
         'session:{[null,"another"]}', 'session:{[null,"another"]}:runs', 'session:{[null,"another"]}:summaries',
         "facts:{u}", "facts:{u}:order", "facts:{u}:superseded",
     }  # fmt: skip
-    assert {key for key in keys if key.startswith("run:{ended}")} == {
-        "run:{ended}", "run:{ended}:events", "run:{ended}:inbox",
-    }  # fmt: skip
+    assert {key for key in keys if key.startswith("run:{ended}")} == {"run:{ended}", "run:{ended}:events"}
+    assert "run:{open}:read" in keys
 
 
 async def test_the_sets_that_name_what_has_gone_are_swept(redis_process, redis_server, prefix):
@@ -88,7 +89,7 @@ async def test_what_was_dropped_is_named_by_nothing(redis_store, redis_server):
     await redis_store.open_session(KEY, "new")
     await redis_store.delete_session(KEY)
     await redis_store.close_session(KEY, "new", turn("new"))
-    assert set(await keys_of(redis_server)) == {"format", "number"}
+    assert set(await keys_of(redis_server)) == {"format", "number", "asked"}
 
 
 async def test_a_list_passes_over_what_has_gone_before_it_was_swept(redis_store, redis_server, prefix):

@@ -6,8 +6,10 @@ import pytest
 
 from agentflow.errors import StoreError
 from agentflow.stores import redis_watch
-from agentflow.stores.redis_watch import Watch
-from agentflow.testing.store_probe import PATIENCE, until
+from agentflow.stores.base import Letter
+from agentflow.stores.redis import RedisStore
+from agentflow.stores.redis_watch import Letterbox, Watch
+from agentflow.testing.store_probe import PATIENCE, log, until
 from tests.builders import turns
 from tests.stores.conftest import raw
 
@@ -153,3 +155,55 @@ async def test_who_may_not_interrupt_is_told(redis_process, redis_server, prefix
     await watch.aclose()
     await server.aclose()
     await redis_server.call("ACL", "DELUSER", prefix)
+
+
+# -- letters -------------------------------------------------------------------------------------------------
+
+
+async def test_two_hundred_listen_with_one_task_and_none_when_they_have_left(
+    redis_store, watch, redis_server, monkeypatch
+):
+    monkeypatch.setattr(redis_watch, "BLOCK", PATIENCE)
+    letterbox = Letterbox(redis_server, watch)
+    run_ids = [f"r{number}" for number in range(200)]
+    await asyncio.gather(*(redis_store.append(run_id, log(run_id)) for run_id in run_ids))
+    tasks = len(asyncio.all_tasks())
+    heard = {run_id: asyncio.Event() for run_id in run_ids}
+    leave = [letterbox.listen(run_id, event.set) for run_id, event in heard.items()]
+    assert len(asyncio.all_tasks()) == tasks + 1
+    async with asyncio.timeout(PATIENCE):
+        for event in heard.values():  # who begins to listen is told once: letters may have come just before
+            await event.wait()
+            event.clear()
+        for run_id in run_ids[::20]:
+            await redis_store.send_letter(run_id, Letter(id="1", verb="answer"))
+            await heard[run_id].wait()
+    assert sum(event.is_set() for event in heard.values()) == 10
+    for one in leave:
+        one()
+    await turns()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "letters of Redis"]
+
+
+async def test_letters_that_came_while_the_server_was_gone_are_heard_when_it_is_back(own_redis, monkeypatch, caplog):
+    monkeypatch.setattr(redis_watch, "BLOCK", 0.05)
+    store = RedisStore(own_redis.url, call_timeout=1.0)
+    await store.append("r", log("r"))
+    heard = asyncio.Event()
+    leave = store.listen("r", heard.set)
+
+    async def is_told():
+        return "not heard at once" in caplog.text
+
+    async with asyncio.timeout(PATIENCE):
+        await heard.wait()
+        heard.clear()
+        own_redis.kill()
+        await until(is_told, "who reads the log is told")
+        own_redis.start()
+        await heard.wait()
+        heard.clear()
+        await store.send_letter("r", Letter(id="1", verb="answer"))
+        await heard.wait()
+    leave()
+    await store.aclose()

@@ -10,7 +10,7 @@ from agentflow import Agent
 from agentflow.errors import LeaseLostError, StoreError
 from agentflow.event_log import follow
 from agentflow.stores import sqlite, sqlite_file, sqlite_watch
-from agentflow.stores.base import OutcomeKey, SessionKey
+from agentflow.stores.base import OutcomeKey, SessionKey, cancel_letter
 from agentflow.stores.sqlite import SqliteStore
 from agentflow.testing import ScriptedModel, assert_laws, call, store_suite
 from agentflow.testing.store_probe import KEY, PATIENCE, clients, end, fill, in_line, log, turn, until
@@ -113,7 +113,8 @@ async def test_a_request_to_end_reaches_another_process(path):
     async with clients(lambda: SqliteStore(path), 1) as (store,):
         await store.append("r", log("r"))
         with started(path, "hear", "r") as (child,):
-            await store.request_cancel("r", "superseded")
+            assert child.stdout.readline() == "listens\n"
+            await store.send_letter("r", cancel_letter("superseded"))
             assert child.stdout.readline() == "superseded\n"
 
 
@@ -209,12 +210,15 @@ async def test_what_this_process_does_wakes_its_own_waiters_without_a_look(path,
         await store.open_session(KEY, "r")
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             group.create_task(store.wait("r", 1))
-            group.create_task(store.wait_cancel("r"))
+            heard = asyncio.Event()
+            leave = store.listen("r", heard.set)
             group.create_task(store.open_session(KEY, "waits"))
             await in_line(store, "waits")
             await turns()
             await store.append("r", log("r", 2))
-            await store.request_cancel("r", "user")
+            await store.send_letter("r", cancel_letter("user"))
+            await heard.wait()
+            leave()
             await store.close_session(KEY, "r", None)
 
 
@@ -228,9 +232,9 @@ async def test_who_waits_when_the_store_is_closed_is_told(path):
         await store.aclose()
         await store.aclose()
 
-    reading, hearing = anext(follow(store, "r", after=1)), store.wait_cancel("r")
-    done = await asyncio.gather(reading, hearing, store.open_session(KEY, "waits"), close(), return_exceptions=True)
-    assert ["is closed" in str(error) for error in done] == [True, True, True, False]
+    reading, opening = anext(follow(store, "r", after=1)), store.open_session(KEY, "waits")
+    done = await asyncio.gather(reading, opening, close(), return_exceptions=True)
+    assert ["is closed" in str(error) for error in done] == [True, True, False]
     with pytest.raises(StoreError, match="is closed"):
         await store.last("r")
 

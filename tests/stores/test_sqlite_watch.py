@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
 from agentflow.errors import StoreError
+from agentflow.stores.base import Letter, SessionKey
 from agentflow.stores.sqlite import SqliteStore
 from agentflow.stores.sqlite_file import SqliteFile
 from agentflow.stores.sqlite_sessions import line_of
@@ -73,7 +75,7 @@ async def test_the_file_is_looked_at_while_somebody_waits_and_not_before_or_afte
     await asyncio.sleep(10 * POLL)
     assert watch.file.looks == 0
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(wait(watch, watch.cancels, "r"))
+        waiting = group.create_task(wait(watch, watch.appends, "r"))
         await asyncio.sleep(10 * POLL)
         assert 5 <= watch.file.looks <= 10
         assert watch.file.asked == 1  # nothing has changed
@@ -95,21 +97,55 @@ async def test_each_is_woken_for_what_it_waits_for(watch, other):
             name: group.create_task(wait(watch, waiters, key))
             for name, waiters, key in (
                 ("append", watch.appends, "b"),
-                ("cancel", watch.cancels, "a"),
-                ("other cancel", watch.cancels, "b"),
+                ("other append", watch.appends, "x"),
                 ("line", watch.lines, line_of(KEY)),
             )
         }
         await asyncio.sleep(3 * POLL)
         assert [name for name, task in tasks.items() if task.done()] == ["append"]  # it may have come just before
-        await other.request_cancel("a", "user")
-        await tasks["cancel"]
         await other.close_session(KEY, "c", None)
         await tasks["line"]
         again = group.create_task(wait(watch, watch.appends, "b"))
         await other.append("b", log("b", 2))
         await again
-        tasks["other cancel"].cancel()
+        tasks["other append"].cancel()
+
+
+@pytest.mark.virtual_time
+async def test_who_listens_hears_of_each_letter_once_and_only_of_those_to_his_run(watch, other):
+    for run_id in ("a", "b"):
+        await other.append(run_id, log(run_id))
+    heard = []
+    leave = [watch.inboxes.join(run_id, partial(heard.append, run_id)) for run_id in ("a", "b")]
+    watch.arm()
+    for run_id, name in (("a", "1"), ("b", "1"), ("a", "2")):
+        await other.send_letter(run_id, Letter(id=name, verb="answer"))
+        await asyncio.sleep(5 * POLL)
+        await other.append(f"{run_id}-{name}", log(f"{run_id}-{name}"))
+        await asyncio.sleep(5 * POLL)
+    assert heard == ["a", "b", "a"]
+    for one in leave:
+        one()
+    await asyncio.sleep(2 * POLL)
+    looks = watch.file.looks
+    await asyncio.sleep(10 * POLL)
+    assert watch.file.looks == looks
+
+
+@pytest.mark.virtual_time
+async def test_who_listens_is_not_told_of_errors_and_hears_again_after_them(watch, other):
+    await other.append("r", log("r"))
+    heard = []
+    leave = watch.inboxes.join("r", lambda: heard.append("r"))
+    watch.arm()
+    watch.file.error = StoreError("it cannot be read")
+    await other.send_letter("r", Letter(id="1", verb="answer"))
+    await asyncio.sleep(10 * POLL)
+    assert heard == []
+    watch.file.error = None
+    await asyncio.sleep(3 * POLL)
+    assert heard == ["r"]
+    leave()
 
 
 @pytest.mark.virtual_time
@@ -133,7 +169,7 @@ async def test_a_follower_is_not_woken_for_another_run(watch, other):
 async def test_who_began_to_wait_during_a_look_misses_nothing_that_it_has_counted(watch, other):
     await other.append("r", log("r"))
     async with asyncio.TaskGroup() as group:
-        keeps_it_looked_at = group.create_task(stay(watch, watch.cancels, "x"))
+        keeps_it_looked_at = group.create_task(stay(watch, watch.lines, line_of(SessionKey("x"))))
         await asyncio.sleep(2 * POLL)
         with watch.file.look:
             while watch.file.looks == watch.file.seen:  # until there is one that knows for whom it looks

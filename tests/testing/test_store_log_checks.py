@@ -107,19 +107,6 @@ class Silent(InMemoryStore):
             return
 
 
-class Last(InMemoryStore):
-    async def request_cancel(self, run_id, reason):
-        if (run := self._runs.get(run_id)) is not None:
-            run.cancel = reason
-            self._cancels.wake(run_id)
-
-
-class Eager(InMemoryStore):
-    async def request_cancel(self, run_id, reason):
-        run = self._runs.get(run_id) or self._new_run(run_id)
-        run.cancel = reason
-
-
 @pytest.mark.parametrize(
     ("check", "wrong"),
     [
@@ -141,8 +128,6 @@ class Eager(InMemoryStore):
         (checks.one_owner_has_the_lease, Careless),
         (checks.a_lapsed_lease_is_taken_over_and_its_late_writes_are_refused, Careless),
         (checks.a_lapsed_lease_is_taken_over_and_its_late_writes_are_refused, Silent),
-        (checks.whoever_works_on_a_run_hears_that_it_should_end, Last),
-        (checks.a_request_to_end_what_is_unknown_or_has_ended_does_nothing, Eager),
     ],
     ids=lambda value: value.__name__,
 )

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from agentflow import InMemoryStore
-from agentflow.testing import store_log_checks, store_session_checks, store_suite
+from agentflow.testing import store_letter_checks, store_log_checks, store_session_checks, store_suite
 from agentflow.testing.stores import FailingLog
 
 
@@ -18,7 +18,7 @@ async def test_a_wrapped_store_keeps_the_contract(check):
 def test_no_check_is_left_out():
     written = {
         name
-        for module in (store_log_checks, store_session_checks)
+        for module in (store_letter_checks, store_log_checks, store_session_checks)
         for name, value in vars(module).items()
         if inspect.iscoroutinefunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
     }

@@ -111,7 +111,7 @@ async def test_a_run_of_another_process_is_asked_to_end_and_decided_there():
         assert (status, body["error"]["kind"]) == (409, "not_pending")
         assert (await here.json(path))[1]["state"] == "awaiting_model"
         assert (await here.posted(f"{path}/cancel"))[0] == 202
-        assert await store.wait_cancel(elsewhere.run_id) == "user"
+        assert (await elsewhere).reason == "user"
     await agent.aclose()
     await store.aclose()
 
