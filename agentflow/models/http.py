@@ -6,7 +6,8 @@ reply mean is up to their parser.
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -39,6 +40,9 @@ MAX_ATTEMPTS = (
 )
 AFTER_FINISH = 5.0  # seconds to wait for usage and the end mark once the finish reason is there
 AFTER_END = 0.1  # seconds to wait for the end of the body after its end mark, so that the connection can be kept
+
+# Headers that the requests of the running task carry besides the endpoint's own, such as those that name its trace.
+REQUEST_HEADERS: ContextVar[Mapping[str, str] | None] = ContextVar("agentflow_request_headers", default=None)
 
 # The first class that fits counts. A test holds this against all that aiohttp can raise.
 _TRANSLATION: tuple[tuple[type[Exception], type[ModelError]], ...] = (
@@ -137,7 +141,10 @@ class Endpoint:
         try:
             limits = _Limits(self.timeouts, self.provider, self.key)
             data = None if body is None else msgspec.json.encode(body)
-            request = pool.session.request(method, self.base_url + path, data=data, allow_redirects=False)
+            headers = REQUEST_HEADERS.get()
+            request = pool.session.request(
+                method, self.base_url + path, data=data, headers=headers, allow_redirects=False
+            )
             response = await limits.keep(request, limits.first_byte)
         except BaseException:  # also a cancel: the place is free again
             if pool.slots is not None:
