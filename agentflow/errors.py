@@ -11,12 +11,14 @@ AgentflowError                  kind
 │   ├── ModelStatusError        status
 │   ├── ModelProtocolError      protocol
 │   ├── ModelOutputError        output
+│   ├── ModelUnavailableError   unavailable
 │   └── ModelTruncatedError     truncated
 ├── ToolError                   tool
 │   ├── ToolNotFoundError       not_found
 │   ├── ToolArgumentsError      arguments
 │   ├── ToolFailedError         failed
-│   └── ToolTimeoutError        timeout
+│   ├── ToolTimeoutError        timeout
+│   └── ToolUnavailableError    unavailable
 ├── RequestError                request
 ├── StoreError                  store
 │   ├── RunNotFoundError        run_not_found
@@ -27,6 +29,7 @@ AgentflowError                  kind
 ├── NotPendingError             not_pending
 ├── InvalidTransition           transition
 ├── LimitError                  limit
+│   └── RateLimitedError        rate_limited
 ├── TransformError              transform
 ├── RunFailed                   (the kind of the run's `failed` event)
 └── RunCancelled                cancelled
@@ -125,6 +128,13 @@ class ModelTruncatedError(ModelError):
     retryable = True
 
 
+class ModelUnavailableError(ModelError):
+    """The provider has failed too often and is not called for now; `retry_after` says for how long."""
+
+    kind = "unavailable"
+    retryable = True
+
+
 class ToolError(AgentflowError):
     """A tool call did not give a result. It becomes a `tool_error` event, never the end of a run."""
 
@@ -153,6 +163,13 @@ class ToolTimeoutError(ToolError):
     """The tool did not end within its time, waiting for a thread included."""
 
     kind = "timeout"
+
+
+class ToolUnavailableError(ToolError):
+    """The tool has failed too often and is not called for now."""
+
+    kind = "unavailable"
+    retryable = True
 
 
 class RequestError(AgentflowError):
@@ -219,6 +236,21 @@ class LimitError(AgentflowError):
     """A configured limit was passed."""
 
     kind = "limit"
+
+
+class RateLimitedError(LimitError):
+    """It would be more than a limit of `limits.rates` allows just now, and nothing was done.
+
+    `retry_after` is after how many seconds there is room again, None if there never is; for a place that others have
+    taken it is a guess.
+    """
+
+    kind = "rate_limited"
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.retryable = retry_after is not None
 
 
 class TransformError(AgentflowError):

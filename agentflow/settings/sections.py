@@ -5,9 +5,9 @@ Only what may be set, within which bounds, and what it means; where values come 
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -42,7 +42,22 @@ def _names(value: Any) -> Any:
 Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0, le=_LARGEST)]
 CountFromZero = Annotated[int, Field(ge=0, le=_LARGEST)]
+Rate = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,11}/[smhd]$")]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
+
+_OF_RUNS = frozenset({"requests", "tokens", "calls", "concurrent"})
+_OF_CALLS = frozenset({"requests", "tokens", "concurrent"})
+
+# What can be limited, by whom it is limited for.
+_RATED = {
+    "all": _OF_RUNS,
+    "user": _OF_RUNS,
+    "agent": _OF_RUNS,
+    "provider": _OF_CALLS,
+    "model": _OF_CALLS,
+    "tool": _OF_CALLS - {"tokens"},
+    "key": _OF_CALLS | {"connections"},
+}
 
 
 class _Section(BaseModel):
@@ -239,8 +254,64 @@ class TelemetrySettings(_Section):
     log_content: bool = False
 
 
+class RateSettings(_Section):
+    """One limit: for whom, and how much of what; what is left out is not limited.
+
+    `per` says who has it each for itself: every user, agent, provider, "provider/model", tool or key of the server, or
+    "all" together. `only` are patterns for those it is for. Rates are written as "60/m": so many at once, and as many
+    in a second, minute, hour or day (s, m, h, d).
+
+    `requests` are runs that begin, calls of a provider, model or tool, and what a client with a key sends; `tokens`
+    those that models read and write; `calls` those of tools in the runs of a user or agent. `concurrent` is how many
+    of these runs or calls there may be at a time, `connections` how many open requests of a key.
+    """
+
+    per: Literal["all", "user", "agent", "provider", "model", "tool", "key"]
+    only: Names = ()
+    requests: Rate | None = None
+    tokens: Rate | None = None
+    calls: Rate | None = None
+    concurrent: CountFromZero = 0
+    connections: CountFromZero = 0
+
+    @model_validator(mode="after")
+    def _limits_what_it_can(self) -> Self:
+        given = {name for name in _RATED["all"] | _RATED["key"] if getattr(self, name)}
+        if unfit := given - _RATED[self.per]:
+            raise ValueError(f"{', '.join(sorted(unfit))} cannot be limited per {self.per}")
+        if not given:
+            raise ValueError(f"nothing is limited: set one of {', '.join(sorted(_RATED[self.per]))}")
+        return self
+
+
+class BreakerSettings(_Section):
+    """When a provider or tool that fails is not called for a while: see `observability.breaker.BreakerPolicy`.
+
+    `window` is the number of its last calls that count, 0 for no breakers; the times are in seconds.
+    """
+
+    window: CountFromZero = 0
+    minimum: Count = 10
+    failures: Annotated[float, Field(gt=0, le=1)] = 0.5
+    slow: Annotated[float, Field(gt=0, le=1)] = 0.8
+    slow_after: Duration = 30.0
+    open_for: Duration = 30.0
+    probes: Count = 2
+
+
 class LimitSettings(_Section):
-    """What may be taken up: `run_log_bytes` by the log of one run; `connections` to one model at once, 0 for any."""
+    """What may be taken up: `run_log_bytes` by the log of one run; `connections` to one model at once, 0 for any.
+
+    `rates` are limits by name. What is over one waits for at most `wait` seconds, `waiting` at a time, and is then
+    refused. Without `url` each process counts for itself, else all on that Redis server; while it does not answer, each
+    does again ("local"), or nothing is let through ("refuse"), by `when_down`.
+    """
 
     run_log_bytes: Count = 16 * 1024 * 1024
     connections: CountFromZero = 0
+    rates: dict[str, RateSettings] = {}
+    wait: Duration = 10.0
+    waiting: Count = 1000
+    url: str | None = None
+    when_down: Literal["local", "refuse"] = "local"
+    breaker: BreakerSettings = BreakerSettings()

@@ -9,7 +9,8 @@ from agentflow.cli import main
 from agentflow.events import json_schema
 from agentflow.models.local_files import model_path
 from agentflow.models.providers import PRESETS
-from agentflow.settings import PoolSettings, Profile, Settings
+from agentflow.settings import Profile, Settings
+from agentflow.settings.sections import PoolSettings
 from agentflow.testing import FakeProvider, status
 
 CANARY = "canary-0123456789"
@@ -127,6 +128,7 @@ def test_a_new_settings_file_names_every_key(tmp_path):
     assert list(unwritten(settings)) == []
     assert settings.pools["default"] == PoolSettings()
     assert settings.providers["mine"].profile == Profile()
+    assert settings.limits.rates["users"].requests == "60/m"
 
 
 def unwritten(section):

@@ -73,3 +73,27 @@ def test_settings_do_not_change():
     for change in (lambda: setattr(settings, "aliases", {}), lambda: setattr(settings.chain, "timeout", 1.0)):
         with pytest.raises(ValidationError):
             change()
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        ({"per": "user", "requests": "60"}, "requests"),
+        ({"per": "user", "requests": "0/m"}, "requests"),
+        ({"per": "somebody", "requests": "1/m"}, "per"),
+        ({"per": "tool", "tokens": "1/m"}, "tokens cannot be limited per tool"),
+        ({"per": "user", "connections": 1}, "connections cannot be limited per user"),
+        ({"per": "key"}, "nothing is limited: set one of concurrent, connections, requests, tokens"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_refused_with_what_can(rate, message):
+    with pytest.raises(ConfigError, match=message):
+        Settings(limits={"rates": {"mine": rate}})
+
+
+def test_limits_come_from_the_environment_too(monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_LIMITS__RATES__USERS__PER", "user")
+    monkeypatch.setenv("AGENTFLOW_LIMITS__RATES__USERS__ONLY", "guest-*,anna")
+    monkeypatch.setenv("AGENTFLOW_LIMITS__RATES__USERS__TOKENS", "1000/h")
+    rate = Settings().limits.rates["users"]
+    assert (rate.per, rate.only, rate.tokens) == ("user", ("guest-*", "anna"), "1000/h")
