@@ -1,0 +1,49 @@
+"""What is told of a store's operations, and that it stays the store it is."""
+
+import pytest
+
+from agentflow import InMemoryStore
+from agentflow.errors import RunNotFoundError
+from agentflow.events import stamp
+from agentflow.observability.store_timing import OPERATIONS, timed
+from tests.builders import begin
+
+
+def test_what_waits_for_something_to_happen_is_not_measured():
+    assert {"append", "read", "close_session", "list_facts"} <= set(OPERATIONS)
+    assert not {"wait", "open_session", "aclose"} & set(OPERATIONS)
+
+
+async def test_each_operation_is_told_with_its_time_also_one_that_fails():
+    store, told, clock = InMemoryStore(), [], iter(range(100))
+    measuring = timed(store, lambda name, seconds: told.append((name, seconds)), now=lambda: next(clock))
+    event = begin()
+    stamp(event, 1, "2026-01-01T00:00:00.000000Z")
+    await store.append("r1", [event])
+    assert await store.read("r1", 0, 9) == [event]
+    with pytest.raises(TypeError):
+        await store.read("r1")
+    assert told == [("append", 1), ("read", 1), ("read", 1)]
+    measuring.dispose()
+    await store.read("r1", 0, 9)
+    assert len(told) == 3
+    assert store.read.__func__ is InMemoryStore.read
+
+
+async def test_a_store_is_measured_once_and_one_that_cannot_be_is_left():
+    class Closed:
+        __slots__ = ()
+
+        async def last(self, run_id):
+            raise RunNotFoundError("none")
+
+    store, told = InMemoryStore(), []
+    first = timed(store, lambda name, _: told.append(name))
+    second = timed(store, lambda name, _: told.append(name))
+    await store.last("r1")
+    assert told == ["last"]
+    second.dispose()
+    await store.last("r1")
+    assert told == ["last", "last"]
+    first.dispose()
+    timed(Closed(), lambda name, _: told.append(name)).dispose()
