@@ -39,6 +39,8 @@ from agentflow.settings.sections import (
 PREFIX = "AGENTFLOW_"
 DEFAULT_FILE = "agentflow.toml"
 
+_CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"  # not of ours: it is the same for all instrumentations
+
 _MAX_DEPTH = 32
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -93,6 +95,11 @@ def provider_key(variable: str) -> SecretStr | None:
     """The key in an environment variable such as `OPENAI_API_KEY`; None if it is unset or blank."""
     value = os.environ.get(variable, "").strip()
     return SecretStr(value) if value else None
+
+
+def captures_content() -> bool:
+    """Whether spans are to show what was said, as the variable of OpenTelemetry's conventions says."""
+    return os.environ.get(_CAPTURE, "").strip().upper() in ("SPAN_ONLY", "SPAN_AND_EVENT", "TRUE")
 
 
 def _file_source(settings_cls: type[BaseSettings], chosen: str | Path | None) -> TomlConfigSettingsSource:
