@@ -246,10 +246,12 @@ class TelemetrySettings(_Section):
     `metrics` are what `/metrics` gives, if the extra `prometheus` is installed; `semconv` says after which release of
     OpenTelemetry's conventions for generative AI what has a name there is named. `logs` is the form of the log that
     `agentflow serve` writes on standard error; without `log_content` no words of users, models and tools stand in it.
+    With `traces` the server sends spans over OTLP, to where OpenTelemetry's own variables say.
     """
 
     semconv: Literal["0.1.0", "1.41", "both"] = "0.1.0"
     metrics: bool = True
+    traces: bool = False
     logs: Literal["json", "console", "off"] = "console"
     log_content: bool = False
 

@@ -15,6 +15,7 @@ from aiohttp.typedefs import Handler
 from reactivex.disposable import CompositeDisposable
 
 from agentflow.agent import Agent
+from agentflow.chain.tracing import incoming
 from agentflow.errors import AgentflowError
 from agentflow.settings import Settings
 from agentflow.streams import Clock
@@ -117,7 +118,8 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         origin = allowed_origin(request, settings)
         if origin is not None and request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
             return web.Response(status=204, headers=_PREFLIGHT)
-        return await handler(request)
+        with incoming(request.headers):
+            return await handler(request)
     except AgentflowError as error:
         return refusal(error)
     except web.HTTPException as error:
