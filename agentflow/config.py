@@ -6,7 +6,7 @@ It reads neither the environment nor files; `settings` does. Nothing here opens 
 import importlib
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
@@ -71,6 +71,22 @@ def open_store(settings: Settings, default: str = "in_memory") -> Store:
     if memory.url is None:
         path.parent.mkdir(mode=0o700, exist_ok=True)
     return SqliteStore(path, ttl=memory.ttl)
+
+
+def trace_runs(settings: Settings) -> Callable[[], None]:
+    """Trace the runs of this process if `telemetry.traces` says so; call what is given at its end: it sends the rest.
+
+    Raises `ConfigError` where OpenTelemetry is not installed.
+    """
+    if not settings.telemetry.traces:
+        return lambda: None
+    try:
+        from agentflow.observability.instrumentor import export_traces  # needs the extra `otel`
+    except ImportError as error:
+        raise ConfigError(
+            f"telemetry.traces needs OpenTelemetry ({error}): pip install 'agentflow-rx[otel]'"
+        ) from error
+    return export_traces()
 
 
 def tool_modules(settings: Settings, names: Iterable[str] = ()) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from agentflow.agent import Agent
 from agentflow.cli.kept import Tools
 from agentflow.cli.output import complain, print_lines
-from agentflow.config import build_agent, load_agents, open_store
+from agentflow.config import build_agent, load_agents, open_store, trace_runs
 from agentflow.errors import ConfigError
 from agentflow.settings import Settings
 from agentflow.stores.base import Store
@@ -71,7 +71,11 @@ def serve(
         raise ConfigError(f"the agents of {target!r} have their own tools: leave --tools out")
     else:
         agents = load_agents(target)
-    asyncio.run(_serve(agents, store, settings))
+    end_traces = trace_runs(settings)
+    try:
+        asyncio.run(_serve(agents, store, settings))
+    finally:
+        end_traces()
     if any(agent.abandoned for agent in agents):
         os._exit(0)  # a tool ignores its cancel: an ordinary end would wait for it
     return 0
