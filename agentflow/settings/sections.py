@@ -226,7 +226,8 @@ class ServerSettings(_Section):
     names by which it is reached besides those of this machine; `allowed_origins`, such as "https://chat.example.org",
     are other sites whose pages may use it. A run whose last reader has left is cancelled after `grace`. A silent stream
     gets a sign of life every `ping`; a reader that takes nothing for `stall` is dropped. Runs get `shutdown_grace` to
-    end when the server is told to.
+    end when the server is told to. `max_body` are the bytes of a request whose client sends the whole conversation, as
+    those of OpenAI and AG-UI do; others may have 1 MiB.
     """
 
     host: str = "127.0.0.1"
@@ -238,6 +239,7 @@ class ServerSettings(_Section):
     ping: Duration = 15.0
     stall: Duration = 15.0
     shutdown_grace: Duration = 10.0
+    max_body: Count = 16 * 1024 * 1024
 
 
 class TelemetrySettings(_Section):

@@ -113,7 +113,8 @@ async def run(request: web.Request) -> web.StreamResponse:
 
     Raises `Refused` and what beginning a run does; a `resume` that cannot be is told in the stream, as AG-UI has it.
     """
-    server, query, given = request.app[SERVER], read_query(request, AguiQuery), await read_body(request, RunAgentInput)
+    server, query = request.app[SERVER], read_query(request, AguiQuery)
+    given = await read_body(request, RunAgentInput, server.settings.server.max_body)
     caller = request[CALLER].acting_for(query.user_id)
     asked = _asked(given)
     key = SessionKey(session_of("ag-ui", given.thread_id), caller.user_id)

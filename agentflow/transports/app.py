@@ -21,7 +21,7 @@ from agentflow.settings import Settings
 from agentflow.streams import Clock
 from agentflow.transports import ag_ui, openai_api, operator, rest, runs, sse, websocket
 from agentflow.transports.auth import SECURITY_HEADERS, allowed_origin, check_host
-from agentflow.transports.refusals import error_body, refusal
+from agentflow.transports.refusals import Refused, refusal
 from agentflow.transports.routes import Route, add, describe
 from agentflow.transports.server import SERVER, Server
 
@@ -45,7 +45,7 @@ def create_app(
     it takes no new work, lets runs end within `server.shutdown_grace`, and cancels the rest (`shutdown`) but for those
     that wait for people.
     """
-    app = web.Application(middlewares=[_guard, openai_api.openai_errors])
+    app = web.Application(middlewares=[_guard])
     server = app[SERVER] = Server(agents, settings if settings is not None else Settings(), clock)
     for route in _all_routes():
         add(app, route)
@@ -121,18 +121,22 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         with incoming(request.headers):
             return await handler(request)
     except AgentflowError as error:
-        return refusal(error)
+        return _refused(request, error)
     except web.HTTPException as error:
         if error.status < 400:
             raise
         kept = {name: value for name, value in error.headers.items() if name == "Allow"}
         kind = error.reason.lower().replace(" ", "_")
-        return web.json_response(error_body(kind, error.reason), status=error.status, headers=kept)
+        return _refused(request, Refused(error.status, kind, error.reason, kept))
     except ConnectionError:
         return web.Response(status=499)  # nobody reads it
     except Exception:
         logger.exception("a request for %s %s failed", request.method, request.match_info.route.resource)
-        return web.json_response(error_body("internal", "the server failed; its log says why"), status=500)
+        return _refused(request, Refused(500, "internal", "the server failed; its log says why"))
+
+
+def _refused(request: web.Request, error: AgentflowError) -> web.Response:
+    return openai_api.refusal_of(error) if openai_api.is_asked(request) else refusal(error)
 
 
 async def _add_headers(server: Server, request: web.Request, response: web.StreamResponse) -> None:

@@ -17,11 +17,12 @@ from agentflow.chain.request import AgentRequest
 from agentflow.messages import clean_text
 from agentflow.transports.refusals import Refused
 
-MAX_BODY = 1024 * 1024  # bytes
+MAX_BODY = 1024 * 1024  # bytes, where the client does not send the whole conversation
 MAX_DEPTH = 64
 MAX_KEYS = 1000  # of one object
 MAX_DIGITS = 400  # of one number
 BODY_SECONDS = 30.0  # in which a body has to be there
+_AT_ONCE = 64 * 1024  # bytes that are read without a thread: they hold the loop up for a few milliseconds
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -144,12 +145,21 @@ class Amend(Identity):
     arguments: dict[str, Any]
 
 
-async def read_body(request: web.Request, model: type[M]) -> M:
-    """The body as a `model`; it may be empty if no field is required. Raises `Refused` (400, 408, 413, 415)."""
-    data = await _bytes(request)
+async def read_body(request: web.Request, model: type[M], limit: int = MAX_BODY) -> M:
+    """The body, of at most `limit` bytes, as a `model`; it may be empty if no field is required.
+
+    Raises `Refused` (400, 408, 413, 415).
+    """
+    data = await _bytes(request, limit)
     if not data and not any(field.is_required() for field in model.model_fields.values()):
         return model()
     _check_type(request)
+    if len(data) > _AT_ONCE:
+        return await asyncio.to_thread(_body, data, model)
+    return _body(data, model)
+
+
+def _body(data: bytes, model: type[M]) -> M:
     value = parse_json(data)
     if not isinstance(value, dict):
         raise _bad("the body must be a JSON object")
@@ -178,11 +188,11 @@ def path_id(request: web.Request) -> str:
     return request.match_info["id"]
 
 
-async def _bytes(request: web.Request) -> bytes:
+async def _bytes(request: web.Request, limit: int) -> bytes:
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise Refused(415, "media_type", "the body must not be compressed", {"Connection": "close"})
-    too_large = Refused(413, "too_large", f"the body is over {MAX_BODY} bytes", {"Connection": "close"})
-    if (request.content_length or 0) > MAX_BODY:
+    too_large = Refused(413, "too_large", f"the body is over {limit} bytes", {"Connection": "close"})
+    if (request.content_length or 0) > limit:
         raise too_large
     pieces: list[bytes] = []
     size = 0
@@ -191,7 +201,7 @@ async def _bytes(request: web.Request) -> bytes:
             async for piece in request.content.iter_any():
                 pieces.append(piece)
                 size += len(piece)
-                if size > MAX_BODY:
+                if size > limit:
                     raise too_large
     except TimeoutError:
         message = f"the body was not there within {BODY_SECONDS:g} s"

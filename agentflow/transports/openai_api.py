@@ -20,7 +20,6 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from agentflow.agent import Agent
 from agentflow.errors import AgentflowError, ConfigError, StoreError
@@ -41,6 +40,7 @@ from agentflow.transports.views import RunView
 logger = logging.getLogger(__name__)
 
 _RAW = "-raw"  # behind the name of an agent: without its tools
+_KEPT_HEADERS = ("Allow", "Connection", "Retry-After", "WWW-Authenticate")
 
 
 async def list_models(request: web.Request) -> web.Response:
@@ -59,7 +59,8 @@ async def one_model(request: web.Request) -> web.Response:
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """`POST /v1/chat/completions`: the whole answer, or chunks of it."""
-    server, body = request.app[SERVER], await read_body(request, ChatCompletion)
+    server = request.app[SERVER]
+    body = await read_body(request, ChatCompletion, server.settings.server.max_body)
     body.check()
     async with _begun(request, server, body) as telling:
         usage = body.stream_options is not None and body.stream_options.include_usage
@@ -191,19 +192,19 @@ def _text(value: Any, name: str) -> str | None:
     raise Unfit("invalid_type", f"Invalid type for 'metadata.{name}': expected a string.", f"metadata.{name}")
 
 
-@web.middleware
-async def openai_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Tell those who use the routes of this module of errors in OpenAI's form; others are left alone."""
-    try:
-        return await handler(request)
-    except AgentflowError as error:
-        resource = request.match_info.route.resource
-        if resource is None or not resource.canonical.endswith(_PATHS):
-            raise
-        told = refusal(error)
-        headers = {name: told.headers[name] for name in _KEPT_HEADERS if name in told.headers}
-        body = error_body(told.status, error.kind, str(error), getattr(error, "param", None))
-        return web.json_response(body, status=told.status, headers=headers)
+def is_asked(request: web.Request) -> bool:
+    """Whether the address is one of this module, or would be if there were such a route."""
+    addresses = (resource.canonical for resource in request.app.router.resources())
+    root = next(address.removesuffix("models") for address in addresses if address.endswith("/v1/models"))
+    return request.path.startswith(root)
+
+
+def refusal_of(error: AgentflowError) -> web.Response:
+    """The answer to a request that ended with this error, in the form of OpenAI."""
+    told = refusal(error)
+    headers = {name: told.headers[name] for name in _KEPT_HEADERS if name in told.headers}
+    body = error_body(told.status, error.kind, str(error), getattr(error, "param", None))
+    return web.json_response(body, status=told.status, headers=headers)
 
 
 ROUTES = (
@@ -229,6 +230,3 @@ ROUTES = (
         body=ChatCompletion,
     ),
 )
-
-_PATHS = tuple(route.path for route in ROUTES)
-_KEPT_HEADERS = ("Retry-After", "WWW-Authenticate", "Connection")

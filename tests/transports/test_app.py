@@ -38,6 +38,7 @@ async def test_agents_are_served_below_a_prefix_of_an_app_and_nothing_else_of_it
                 assert "Content-Security-Policy" in response.headers
                 assert read(await response.text())[-1][1]["type"] == "done"
             assert (await here.json("/bot/nowhere"))[1]["error"]["kind"] == "not_found"
+            assert (await here.json("/bot/v1/nowhere"))[1]["error"]["code"] == "not_found"
             assert (await here.json("/bot/healthz", headers={"Host": "evil.example"}))[0] == 403
         with pytest.raises(AgentflowError, match="script has 2 turns"):  # it is not closed
             await agent.chat("again")

@@ -136,6 +136,24 @@ async def test_a_body_is_read_no_further_than_its_bound(big):
         assert (status, body["error"]["kind"]) == (413, "too_large")
 
 
+WHOLE = {
+    "/v1/chat/completions": {"model": "agent"},
+    "/agui": {"threadId": "t", "runId": "r"},
+}  # what clients send that keep the conversation themselves
+
+
+@pytest.mark.parametrize("path", WHOLE)
+async def test_a_whole_conversation_may_be_longer_but_not_without_bound(path):
+    said = {"id": "1", "role": "assistant", "content": "x" * 1024}
+    messages = [said] * 1500 + [said | {"role": "user", "content": "so?"}]
+    async with served(max_body=2 * 1024 * 1024) as here:
+        async with here.post(path, WHOLE[path] | {"messages": messages}) as response:
+            assert response.status == 200
+            await response.read()
+        async with here.post(path, WHOLE[path] | {"messages": messages * 2}) as response:
+            assert (response.status, "2097152" in await response.text()) == (413, True)
+
+
 async def test_a_compressed_body_is_refused_before_it_is_unpacked():
     async with served() as here:
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}

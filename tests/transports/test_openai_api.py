@@ -285,7 +285,18 @@ async def test_errors_of_keys_and_of_the_body_have_the_form_of_openai():
             assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
         async with here.client.post(here.base + CHAT, data=b"{", headers=bearer(key)) as response:
             assert (response.status, "type" in (await response.json())["error"]) == (415, True)
+        # so have those that are told before any route is found
+        for method, path, headers, expected in (
+            ("GET", "/v1/models", {"Host": "evil example"}, 403),
+            ("POST", CHAT, {"Origin": "https://evil.example"}, 403),
+            ("GET", "/v1/nowhere", {}, 404),
+            ("DELETE", CHAT, {}, 405),
+        ):
+            async with here.client.request(method, here.base + path, headers=headers) as response:
+                assert response.status == expected
+                assert set((await response.json())["error"]) == {"message", "type", "param", "code"}
         # those of the other routes keep theirs
+        assert set((await here.json("/nowhere/v1/models"))[1]["error"]) == {"kind", "message"}
         assert set((await here.json("/api/agents"))[1]["error"]) == {"kind", "message"}
 
 
