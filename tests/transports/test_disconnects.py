@@ -1,4 +1,8 @@
-"""Readers whose connections are cut at random: nothing is lost, nothing comes twice, nothing is out of order."""
+"""Readers whose connections are cut at random: nothing is lost, nothing comes twice, nothing is out of order.
+
+On SQLite and Redis every connection goes to one of two servers in two processes, of which one has the runs and the
+other has only the store. In memory there can be only the one.
+"""
 
 import asyncio
 import json
@@ -8,87 +12,127 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from agentflow import Agent, InMemoryStore, tool
-from agentflow.events import encode
+from agentflow.events import decode, encode
 from agentflow.models.base import ModelChunk
+from agentflow.stores.redis import RedisStore
 from agentflow.stores.sqlite import SqliteStore
-from agentflow.testing import call
-from tests.transports.served import Frames, served, settled
+from agentflow.testing import assert_laws, call
+from tests.redis_servers import PROGRAMS, RedisProcess
+from tests.transports.other_process import other_process
+from tests.transports.served import Frames, read, served
+from tests.transports.sockets import connected
 
-RUNS, STEPS = 4, 450
-
-
-@tool
-async def count(to: int):
-    """Count."""
-    for number in range(to):
-        yield {"number": number}
-        await settled(5)
+CUTS = 1000
+RUNS = 4
 
 
-async def counter(request):
-    """Has it counted, and says so."""
-    if request.messages[-1].role == "user":
-        yield ModelChunk(calls=(call("count", to=STEPS),), finish_reason="tool_calls")
-    else:
-        yield ModelChunk(text="counted", finish_reason="stop")
+class Walk:
+    """Runs that go on by steps, each of which is an event; and a run's steps by its input."""
 
+    def __init__(self):
+        self.steps = {f"walk {number}": asyncio.Queue() for number in range(RUNS)}
 
-def counting(store):
-    """An agent each of whose runs has an event for each of its steps."""
-    return Agent(model=counter, tools=[count], store=store)
+    def agent(self, store):
+        """An agent that walks."""
+
+        @tool
+        async def walk(name: str):
+            """Walk as far as there are steps."""
+            while step := await self.steps[name].get():
+                yield {"step": step}
+
+        async def walker(request):
+            if request.messages[-1].role == "user":
+                yield ModelChunk(calls=(call("walk", name=request.messages[-1].content),), finish_reason="tool_calls")
+            else:
+                yield ModelChunk(text="walked", finish_reason="stop")
+
+        return Agent(model=walker, tools=[walk], store=store)
 
 
 @asynccontextmanager
-async def on_memory(tmp_path):
-    """One server."""
-    async with aclosing(InMemoryStore()) as store, served(counting(store)) as here:
-        yield [here]
+async def in_memory(walk, folder):
+    """The one server that there can be."""
+    async with aclosing(InMemoryStore()) as store, served(walk.agent(store)) as here:
+        yield here, [here]
 
 
 @asynccontextmanager
-async def on_one_file(tmp_path):
-    """Two servers that know of each other only by the file they share: one runs, both are read from."""
-    path = tmp_path / "store.db"
+async def on_sqlite(walk, folder):
+    """Two processes that share a file."""
+    path = folder / "runs.db"
     async with (
         aclosing(SqliteStore(path)) as store,
-        aclosing(SqliteStore(path)) as other,
-        served(counting(store)) as here,
-        served(counting(other)) as there,
+        served(walk.agent(store)) as here,
+        other_process(str(path)) as other,
     ):
-        yield [here, there]
+        yield here, [here, other]
 
 
-async def read_with_cuts(servers, first, chance):
-    """All events of a run that `first` has the first of, by connections that last for a few each; and how many."""
-    run_id, seen, cuts = first["run_id"], [first], 0
-    while seen[-1]["type"] != "final":
-        here = chance.choice(servers)
-        headers = {"Last-Event-ID": f"{run_id}:{len(seen)}"}
-        async with here.get(f"/api/runs/{run_id}/events", headers=headers) as response:
-            frames = Frames(response)
-            for _ in range(chance.randrange(4)):
-                event = await frames.next()
-                seen.append(event)
-                if event["type"] == "final":
-                    break
-            response.close()
-            cuts += 1
-    return seen, cuts
+@asynccontextmanager
+async def on_redis(walk, folder):
+    """Two processes that share a server."""
+    process = RedisProcess(folder, PROGRAMS["redis8"])
+    try:
+        async with (
+            aclosing(RedisStore(process.url)) as store,
+            served(walk.agent(store)) as here,
+            other_process(process.url) as other,
+        ):
+            yield here, [here, other]
+    finally:
+        process.kill()
 
 
-@pytest.mark.parametrize("servers_of", [on_memory, on_one_file])
-async def test_a_thousand_connections_that_are_cut_lose_and_double_nothing(servers_of, tmp_path):
-    chance = random.Random(7)
-    async with servers_of(tmp_path) as servers:
+async def read_stream(server, run_id, seen, wanted, chance):
+    """Server-Sent Events, cut somewhere in the middle of a frame, or before the first."""
+    url, last = f"{server.base}/api/runs/{run_id}/events", {"Last-Event-ID": f"{run_id}:{len(seen)}"}
+    async with server.client.get(url, headers=last) as response:
+        text, whole = b"", 0
+        while len(told := read(text[:whole].decode())) < wanted:
+            text += await response.content.read(chance.randrange(1, 2000))
+            whole = text.rfind(b"\n\n") + 2 if b"\n\n" in text else 0
+        response.close()
+    assert [name for name, _ in told] == [f"{run_id}:{event['seq']}" for _, event in told]
+    return [event for _, event in told]
 
-        async def one():
-            async with servers[0].post("/api/agent/stream", {"input": "count"}) as response:
-                first = await Frames(response).next()
-                response.close()
-            return await read_with_cuts(servers, first, chance)
 
-        found = await asyncio.gather(*(one() for _ in range(RUNS)))
-        for seen, _ in found:
-            stored = await servers[0].server.store.read(seen[0]["run_id"], 0, 10_000)
+async def read_socket(server, run_id, seen, wanted, chance):
+    """A WebSocket that goes without a word, when it follows the run or even before it knows that."""
+    async with connected(server) as client:
+        if wanted:
+            await client.accepted("follow", run_id=run_id, after=len(seen))
+        else:
+            await client.send("follow", run_id=run_id, after=len(seen))
+        told = [await client.next() for _ in range(wanted)]
+        await client.drop()
+    return told
+
+
+async def read_with_cuts(connect, walk, name, here, servers, chance):
+    """The events of a run as they come over connections of which each lasts for a few of them."""
+    async with here.post("/api/agent/stream", {"input": name}) as response:
+        seen = [await Frames(response).next()]
+        response.close()
+    run_id = seen[0]["run_id"]
+    for _ in range(CUTS // RUNS - 1):
+        wanted = chance.randrange(4)
+        for _ in range(wanted + chance.randrange(2)):
+            walk.steps[name].put_nowait(len(seen))
+        seen += await connect(chance.choice(servers), run_id, seen, wanted, chance)
+    walk.steps[name].put_nowait(0)
+    async with here.get(f"/api/runs/{run_id}/events?after={len(seen)}") as response:
+        return seen + await Frames(response).rest()
+
+
+@pytest.mark.parametrize("servers_of", [in_memory, on_sqlite, on_redis])
+@pytest.mark.parametrize("connect", [read_stream, read_socket])
+async def test_a_thousand_connections_that_are_cut_lose_and_double_nothing(servers_of, connect, tmp_path):
+    walk, chance = Walk(), random.Random(7)
+    async with servers_of(walk, tmp_path) as (here, servers):
+        reading = (read_with_cuts(connect, walk, name, here, servers, chance) for name in walk.steps)
+        for seen in await asyncio.gather(*reading):
+            stored = await here.server.store.read(seen[0]["run_id"], 0, 10_000)
             assert seen == [json.loads(encode(event)) for event in stored]
-        assert sum(cuts for _, cuts in found) >= 1000
+            assert_laws([decode(json.dumps(event)) for event in seen])
+            assert len(seen) > CUTS // RUNS
