@@ -1,6 +1,9 @@
+import sys
+
 import pytest
 
-from agentflow.config import build_agent, load_tools
+from agentflow.chain.tracing import installed
+from agentflow.config import build_agent, load_tools, trace_runs
 from agentflow.errors import ConfigError
 from agentflow.settings import Settings
 from agentflow.tools.builtin import calculator, current_time
@@ -115,3 +118,12 @@ def test_a_file_is_not_run_under_a_wrong_name(module, name, right):
 def test_names_may_stand_together_with_commas(module):
     name = module("together_of_config_test", "from agentflow.tools import current_time")
     assert load_tools([f"{name}, agentflow.tools.builtin", "none"]) == [current_time, calculator]
+
+
+def test_runs_are_traced_only_where_the_settings_say_so(monkeypatch):
+    trace_runs(Settings())()
+    assert installed() is None
+    monkeypatch.setitem(sys.modules, "agentflow.observability.instrumentor", None)  # as where it cannot be imported
+    trace_runs(Settings())
+    with pytest.raises(ConfigError, match=r"agentflow-rx\[otel\]"):
+        trace_runs(Settings(telemetry={"traces": True}))

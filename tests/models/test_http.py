@@ -487,3 +487,17 @@ def test_every_exception_of_the_http_client_becomes_one_of_ours():
         assert issubclass(ours, AgentflowError)
     reached = {ours for _, ours in http._TRANSLATION}
     assert reached == {ModelTimeoutError, ModelTruncatedError, ModelConnectionError, ModelProtocolError}
+
+
+async def test_requests_carry_the_headers_of_their_task_besides_the_endpoints_own():
+    async with FakeProvider(answer("one"), answer("two")) as provider:
+        model = model_at(provider)
+        token = http.REQUEST_HEADERS.set({"traceparent": "of this task"})
+        await ask(model)
+        http.REQUEST_HEADERS.reset(token)
+        await ask(model)
+        await model.aclose()
+        first, second = (request.headers for request in provider.requests)
+        assert first["traceparent"] == "of this task"
+        assert first["Authorization"] == second["Authorization"]
+        assert "traceparent" not in second
