@@ -3,10 +3,8 @@
 import asyncio
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import contextmanager
 from pathlib import Path
-
-import aiohttp
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -19,15 +17,13 @@ class Other:
         self.client = client
 
 
-@asynccontextmanager
-async def other_process(url):
+@contextmanager
+def other_process(url, client):
     """Another process that serves what is in the store at `url`: `redis://`, `unix://` or a path of SQLite's."""
     command = [sys.executable, str(Path(__file__)), url]
     child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        port = int(child.stdout.readline())
-        async with aiohttp.ClientSession() as client:
-            yield Other(port, client)
+        yield Other(int(child.stdout.readline()), client)
     finally:
         child.kill()
         child.wait()

@@ -64,9 +64,9 @@ async def on_sqlite(walk, folder):
     async with (
         aclosing(SqliteStore(path)) as store,
         served(walk.agent(store)) as here,
-        other_process(str(path)) as other,
     ):
-        yield here, [here, other]
+        with other_process(str(path), here.client) as other:
+            yield here, [here, other]
 
 
 @asynccontextmanager
@@ -77,9 +77,9 @@ async def on_redis(walk, folder):
         async with (
             aclosing(RedisStore(process.url)) as store,
             served(walk.agent(store)) as here,
-            other_process(process.url) as other,
         ):
-            yield here, [here, other]
+            with other_process(process.url, here.client) as other:
+                yield here, [here, other]
     finally:
         process.kill()
 
