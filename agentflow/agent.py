@@ -326,10 +326,9 @@ class Agent:
             if self._owns_store:
                 await self._store.aclose()
 
-    @property
-    def live(self) -> tuple[AgentChain, ...]:
+    def live(self) -> Iterator[AgentChain]:
         """The chains of its runs that are alive here, to look on. From any thread."""
-        return tuple(AgentChain(run, self._ready().owner, attached=True) for run in tuple(self._runs.values()))
+        return (AgentChain(run, self._ready().owner, attached=True) for run in tuple(self._runs.values()))
 
     @property
     def pools(self) -> tuple[PoolStats, ...]:

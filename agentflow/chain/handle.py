@@ -90,6 +90,11 @@ class AgentChain(Observable[AgentEvent]):
         return self._agent_run.state
 
     @property
+    def seq(self) -> int:
+        """The number of the last event so far, 0 before the first."""
+        return self._agent_run.seq
+
+    @property
     def ending_for(self) -> float | None:
         """Seconds since the run was first asked to end; None if it was not."""
         return self._agent_run.ending_for

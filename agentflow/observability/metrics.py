@@ -258,7 +258,7 @@ class Metrics:
         observe(meter, "gauge", "agentflow.thread_pool_abandoned", "{thread}", hung, lambda: self._pools("abandoned"))
 
     def _in_flight(self) -> Iterable[tuple[float, Labels]]:
-        return [(len(agent.live), {"agent": agent.name}) for agent in self._agents if self._attached]
+        return [(sum(1 for _ in agent.live()), {"agent": agent.name}) for agent in self._agents if self._attached]
 
     def _pools(self, what: str) -> Iterable[tuple[float, Labels]]:
         sums: dict[str, int] = {}
@@ -275,7 +275,7 @@ class Metrics:
         return iter(agents.values())
 
     def _live(self) -> Iterator[AgentChain]:
-        return (chain for agent in self._agents for chain in agent.live)
+        return (chain for agent in self._agents for chain in agent.live())
 
 
 def _task(run: _Run, event: AgentEvent) -> _Task:

@@ -19,8 +19,9 @@ from agentflow.chain.tracing import incoming
 from agentflow.errors import AgentflowError
 from agentflow.settings import Settings
 from agentflow.streams import Clock
-from agentflow.transports import ag_ui, openai_api, operator, rest, runs, sse, websocket
+from agentflow.transports import ag_ui, metrics, openai_api, operator, rest, runs, sse, websocket
 from agentflow.transports.auth import SECURITY_HEADERS, allowed_origin, check_host
+from agentflow.transports.metrics import measured
 from agentflow.transports.refusals import Refused, refusal
 from agentflow.transports.routes import Route, add, describe
 from agentflow.transports.server import SERVER, Server
@@ -92,17 +93,17 @@ async def openapi(request: web.Request) -> web.Response:
 
 def _all_routes() -> tuple[Route, ...]:
     own = Route(method="GET", path="/openapi.json", handler=openapi, summary="This description.")
-    modules = (rest, runs, sse, websocket, ag_ui, openai_api, operator)
+    modules = (rest, runs, sse, websocket, ag_ui, openai_api, operator, metrics)
     return (*(route for module in modules for route in module.ROUTES), own)
 
 
 async def _serving(app: web.Application) -> AsyncIterator[None]:
     server = app[SERVER]
-    buses = {id(agent.bus): agent.bus for agent in server.agents.values()}
     sees = (server.presence.see, server.overview.see, server.firehose.see)
-    taps = CompositeDisposable([bus.attach(see) for bus in buses.values() for see in sees])
+    taps = CompositeDisposable([bus.attach(see) for bus in server.buses() for see in sees])
     try:
-        yield
+        with measured(server):
+            yield
     finally:
         taps.dispose()
         server.presence.close()

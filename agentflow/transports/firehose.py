@@ -32,6 +32,7 @@ class Firehose:
         self._number = 0  # of the last event
         self._more = asyncio.Event()
         self.readers = 0
+        self.gaps = 0  # that readers were told of
         self.missed = 0  # events that readers were told they have missed, in all
 
     @property
@@ -82,6 +83,7 @@ class Firehose:
 
     def _gap(self, after: int, first: int) -> bytes:
         missed = first - 1 - after
+        self.gaps += 1
         self.missed += missed
         gap = GapEvent(
             run_id="", chain_id="", session_id="", path=(), trace_id="", after_seq=after, next_seq=first, missed=missed

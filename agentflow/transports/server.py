@@ -8,11 +8,12 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from aiohttp import web
 
 from agentflow.agent import Agent
+from agentflow.bus import EventBus
 from agentflow.chain import AgentChain
 from agentflow.chain.leases import LEASE_SECONDS
 from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError, StoreError
@@ -27,6 +28,7 @@ from agentflow.transports.bodies import Ask
 from agentflow.transports.connections import Connections
 from agentflow.transports.firehose import Firehose
 from agentflow.transports.presence import Presence
+from agentflow.transports.readings import Readings
 from agentflow.transports.refusals import RETRY_AFTER, Refused, unknown_run
 from agentflow.transports.views import RunView
 
@@ -59,6 +61,8 @@ class Server:
         self.presence = Presence(self.clock, settings.server.grace, lambda run_id: self.chain(run_id) is not None)
         self.overview = Overview()
         self.firehose = Firehose()
+        self.readings = Readings(self._last_seq)
+        self.exposition: Callable[[str], tuple[bytes, str]] | None = None  # the metrics, as `Accept` wants them
         self.draining = False
         self._beginning: dict[tuple[OutcomeKey, str], asyncio.Task[str | AgentflowError]] = {}
 
@@ -69,6 +73,10 @@ class Server:
         if name not in self.agents:
             raise Refused(400, "request", f"there is no agent {name[:140]!r}; there are: {', '.join(self.agents)}")
         return self.agents[name]
+
+    def buses(self) -> Collection[EventBus]:
+        """Where the agents publish, each once."""
+        return {id(agent.bus): agent.bus for agent in self.agents.values()}.values()
 
     def replace_keys(self, keys: Mapping[str, KeySettings]) -> None:
         """Let in these keys from now on; what others have open is ended. Where there were none, none are needed."""
@@ -176,7 +184,9 @@ class Server:
 
     def reader(self, run_id: str, after: int = 0) -> Reader:
         """A cursor in the run's log."""
-        return (self._agent_of(run_id) or self.agent(None)).reader(run_id, after)
+        reader = (self._agent_of(run_id) or self.agent(None)).reader(run_id, after)
+        self.readings.add(reader, run_id)
+        return reader
 
     def _agent_of(self, run_id: str) -> Agent | None:
         """Who works on the run here."""
@@ -187,6 +197,10 @@ class Server:
                 continue
             return agent
         return None
+
+    def _last_seq(self, run_id: str) -> int:
+        chain = self.chain(run_id)
+        return chain.seq if chain is not None else 0
 
     async def view(self, run_id: str) -> RunView:
         """What the run has come to so far."""

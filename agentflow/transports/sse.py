@@ -168,6 +168,8 @@ class Stream:
     def __init__(self, request: web.Request, settings: ServerSettings) -> None:
         self._request = request
         self._stall = settings.stall
+        server = request.app.get(SERVER)  # another application's answers may be streamed too
+        self._readings = server.readings if server is not None else None
         self.response = web.StreamResponse(headers=HEADERS)
 
     async def open(self, name: str) -> None:
@@ -180,7 +182,11 @@ class Stream:
         try:
             async with asyncio.timeout(self._stall):
                 await self.response.write(data)
+            if self._readings is not None:
+                self._readings.bytes += len(data)
         except TimeoutError:
+            if self._readings is not None:
+                self._readings.dropped += 1
             if self._request.transport is not None:
                 self._request.transport.abort()
             raise ConnectionResetError("the client takes nothing") from None

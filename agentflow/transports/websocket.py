@@ -314,7 +314,9 @@ class _Client:
             try:
                 async with asyncio.timeout(self._stall):
                     await self._socket.send_frame(data, kind)
+                self._server.readings.bytes += len(data)
             except TimeoutError:
+                self._server.readings.dropped += 1
                 self._why = _Close(1013, "the client takes nothing")
                 raise self._why from None
 

@@ -93,10 +93,10 @@ async def test_a_tool_that_blocks_the_loop_is_named_in_the_run(caplog):
     async with Agent(model=ScriptedModel([call("blocking")], "done"), tools=[blocking]) as agent:
 
         def report(message, data):
-            for chain in agent.live:
+            for chain in agent.live():
                 chain.warn("loop_lag", message, data)
 
-        watch = LoopWatch(lambda: bool(agent.live), lambda _: None, report)
+        watch = LoopWatch(lambda: any(agent.live()), lambda _: None, report)
         watches.append(watch)
         agent.bus.attach(watch.see)
         log = [event async for event in agent.stream("hi")]
