@@ -12,7 +12,7 @@ Who may not come in is refused before the upgrade, by a status. Later the server
 
 1000  nothing was asked for 60 s, by a client without a key that follows no run
 1001  the server shuts down
-1002  what came is no WebSocket frame
+1002  what came is no WebSocket frame, or one that is not masked
 1003  a binary message
 1007  a text that is no UTF-8
 1008  over 20 messages a second, or the key is good no more
@@ -46,6 +46,7 @@ from agentflow.transports.auth import CALLER
 from agentflow.transports.bodies import Identity, parse_json, read_query
 from agentflow.transports.connections import Connection, ConnectionEnded, Connections
 from agentflow.transports.encoding import writes
+from agentflow.transports.masking import check_masks
 from agentflow.transports.refusals import RETRY_AFTER, Refused, error_body
 from agentflow.transports.routes import Route
 from agentflow.transports.server import SERVER, Server
@@ -118,6 +119,8 @@ async def websocket(request: web.Request) -> web.StreamResponse:
         _place(server.connections, caller.user_id),
         server.connections.open(request, caller, HEARTBEAT) as connection,
     ):
+        if socket.can_prepare(request):
+            check_masks(request)
         await socket.prepare(request)
         why = await _Client(server, connection, socket).serve()
         if why is not None:
