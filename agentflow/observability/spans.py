@@ -7,6 +7,7 @@ here but in what is named content.
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -25,7 +26,6 @@ from agentflow.events import (
 from agentflow.messages import Usage
 from agentflow.models.base import ModelRequest
 from agentflow.observability import semconv
-from agentflow.tools.effects import canonical
 
 Attributes: TypeAlias = dict[str, str | bool | int | float | tuple[str, ...]]
 
@@ -42,6 +42,7 @@ _RESULT_TYPES: Final[Mapping[type, str]] = {
 }
 
 
+@lru_cache(maxsize=128)  # the events of one append have the same
 def nanoseconds(ts: str) -> int:
     """The time of an event, since 1970."""
     return (datetime.fromisoformat(ts) - _EPOCH) // timedelta(microseconds=1) * 1000
@@ -112,8 +113,7 @@ def of_tool(event: ToolStartEvent) -> Attributes:
         semconv.AGENT: event.path[-1],
     }
     if event.arguments is not None:
-        digest = hashlib.sha256(canonical(event.arguments).encode()).hexdigest()[:16]
-        attributes[semconv.TOOL_DIGEST] = digest
+        attributes[semconv.TOOL_DIGEST] = hashlib.sha256(_sorted(event.arguments)).hexdigest()[:16]
     return attributes
 
 
@@ -177,7 +177,11 @@ def reply_message(text: str, event: ModelCompleteEvent) -> str:
 
 def arguments_of(event: ToolStartEvent) -> str:
     """The arguments of a call."""
-    return cut(event.raw_arguments if event.arguments is None else canonical(event.arguments))
+    return cut(event.raw_arguments if event.arguments is None else _sorted(event.arguments).decode())
+
+
+def _sorted(arguments: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(arguments, order="deterministic")
 
 
 def cut(text: str) -> str:
