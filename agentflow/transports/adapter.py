@@ -7,18 +7,20 @@ from a command is decided in the chain.
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
+from uuid import uuid4
 
 from pydantic import Field
 
 from agentflow.chain import AgentChain
 from agentflow.errors import NotPendingError
 from agentflow.event_log import Reader
-from agentflow.events import AgentEvent
-from agentflow.stores.base import cancel_letter
+from agentflow.events import AgentEvent, ApprovalEvent, QuestionEvent
+from agentflow.stores.base import Letter, cancel_letter
 from agentflow.transports.auth import Caller
 from agentflow.transports.bodies import Amend, Answer, Approve, AskBody, Id, Identity, Reject, validated
 from agentflow.transports.refusals import Refused
 from agentflow.transports.server import Server
+from agentflow.transports.views import RunView
 
 Decision: TypeAlias = Answer | Approve | Reject | Amend
 Events: TypeAlias = AsyncGenerator[Sequence[AgentEvent], None]
@@ -137,8 +139,9 @@ class Adapter:
         return self._read(run_id, self._server.reader(run_id, after))
 
     async def _read(self, run_id: str, reader: Reader) -> Events:
-        with self._server.presence.reading(run_id):
+        with self._server.presence.reading(run_id) as saw:
             while events := await reader.page():
+                saw(events)
                 yield events
 
     async def cancel(self, run_id: str) -> None:
@@ -151,14 +154,19 @@ class Adapter:
             await self._server.store.send_letter(run_id, cancel_letter("user"))
 
     async def decide(self, run_id: str, decision: Decision) -> None:
-        """Tell a run what a person has decided. Raises `NotPendingError`, and `ToolArgumentsError` of an amendment."""
+        """Tell a run what a person has decided, wherever it is worked on.
+
+        Raises `NotPendingError`, and `ToolArgumentsError` of an amendment. A run that another process works on, or none
+        at present, gets a letter: what its log does not say already, such as that arguments do not fit, is then told by
+        a `warning` of the run. Raises `LimitError` if too many letters lie there.
+        """
         await self._server.check_run(self._caller, run_id)
         chain = self._server.chain(run_id)
-        if chain is None:
-            raise NotPendingError(
-                f"run {run_id!r} waits for nothing here: it has ended, or another process works on it"
-            )
-        _tell(chain, decision, self._caller.user_id)
+        if chain is not None:
+            _tell(chain, decision, self._caller.user_id)
+        else:
+            letter = _letter(decision, await self._server.view(run_id), self._caller.user_id)
+            await self._server.store.send_letter(run_id, letter)
 
 
 def _tell(chain: AgentChain, decision: Decision, by: str | None) -> None:
@@ -171,3 +179,47 @@ def _tell(chain: AgentChain, decision: Decision, by: str | None) -> None:
             chain.reject(decision.call_id, decision.why, by=by)
         case Amend():
             chain.amend(decision.call_id, decision.arguments, by=by)
+
+
+def _letter(decision: Decision, view: RunView, by: str | None) -> Letter:
+    """The decision as a letter. Raises `NotPendingError` for what the run's events say that it does not wait for."""
+    name = uuid4().hex
+    match decision:
+        case Answer():
+            asked = _question(view, decision.question_id)
+            return Letter(id=name, verb="answer", target=asked.question_id, text=decision.text, by=by)
+        case Approve():
+            approval = _approval(view, decision.call_id, decision.arguments_hash)
+            seen = approval.arguments_hash  # also where none was given: the run may have gone on by then
+            return Letter(id=name, verb="approve", target=decision.call_id, arguments_hash=seen, by=by)
+        case Reject():
+            _approval(view, decision.call_id)
+            return Letter(id=name, verb="reject", target=decision.call_id, text=decision.why, by=by)
+        case Amend():
+            if decision.call_id not in view.open_calls:
+                raise _not_pending(view, f"no call {decision.call_id[:140]!r} that waits or runs")
+            return Letter(id=name, verb="amend", target=decision.call_id, arguments=decision.arguments, by=by)
+
+
+def _question(view: RunView, question_id: str | None) -> QuestionEvent:
+    asked = [event for event in view.pending if isinstance(event, QuestionEvent)]
+    found = [event for event in asked if question_id in (None, event.question_id)]
+    if len(found) != 1:
+        known = ", ".join(event.question_id for event in asked) or "none"
+        raise _not_pending(
+            view, f"no such question, or for more than one, and the answer names none; these are: {known}"
+        )
+    return found[0]
+
+
+def _approval(view: RunView, call_id: str, arguments_hash: str | None = None) -> ApprovalEvent:
+    for event in view.pending:
+        if isinstance(event, ApprovalEvent) and event.call_id == call_id:
+            if arguments_hash in (None, event.arguments_hash):
+                return event
+            raise _not_pending(view, f"an approval of call {call_id!r} with other arguments; look at its event again")
+    raise _not_pending(view, f"no approval of call {call_id[:140]!r}")
+
+
+def _not_pending(view: RunView, what: str) -> NotPendingError:
+    return NotPendingError(f"run {view.run_id!r} ({view.state}) waits for {what}")

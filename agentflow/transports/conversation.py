@@ -153,11 +153,12 @@ class Telling:
         `Connection.wait` and the reader do.
         """
         over = False
-        with self.server.presence.reading(self.view.run_id):
+        with self.server.presence.reading(self.view.run_id) as saw:
             try:
                 while not over:
                     events = await self.connection.wait(self.reader.page, idle)
                     self.view.take(events)
+                    saw(events)
                     over = not events or self.view.end is not None or await self._waits()
                     yield events
             finally:

@@ -1,17 +1,24 @@
 """Who reads the runs that were begun here: a run that nobody has read for the grace is cancelled.
 
-It counts within this process only; readers of other processes are not seen here. A run that waits for people is left
-alone, as is one that was begun detached, and one that was taken over from a process that died.
+Readers here are counted, and when there are none the store is asked for those elsewhere, which `visits` has told it of.
+A run that waits for people is left alone, as is one that was begun detached, and one that was taken over from a process
+that died.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agentflow.chain import AgentChain
+from agentflow.errors import StoreError
 from agentflow.events import TERMINAL_TYPES, AgentEvent, CancelReason, State, StateEvent
-from agentflow.streams import Clock, Timer
+from agentflow.stores.base import Store
+from agentflow.streams import Clock, TaskOwner, Timer
+from agentflow.transports.visits import Saw, Visits
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -24,13 +31,18 @@ class _Run:
 
 
 class Presence:
-    """The runs begun here that have not ended, and how many read each.
+    """The runs begun here that have not ended, and how many read each; and who reads others here.
 
-    `grace` is in seconds; `is_alive` says whether a run is still worked on here, since one that could not even begin
-    has no end to be seen.
+    `grace` is in seconds; `tasks` owns what asks and tells the store; `is_alive` says whether a run is still worked on
+    here, since one that could not even begin has no end to be seen.
     """
 
-    def __init__(self, clock: Clock, grace: float, is_alive: Callable[[str], bool]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, grace: float, tasks: TaskOwner, is_alive: Callable[[str], bool]
+    ) -> None:
+        self._store = store
+        self._visits = Visits(store, clock, grace, tasks)
+        self._tasks = tasks
         self._clock = clock
         self._grace = grace
         self._is_alive = is_alive
@@ -51,18 +63,19 @@ class Presence:
         return (run.user_id,) if run is not None else None
 
     @contextmanager
-    def reading(self, run_id: str) -> Iterator[None]:
-        """One more reads the run, for as long as this lasts."""
+    def reading(self, run_id: str) -> Iterator[Saw]:
+        """One more reads the run, for as long as this lasts; it is to tell which events have gone by."""
         run = self._runs.get(run_id)
         if run is None:
-            yield
+            with self._visits.reading(run_id) as saw:
+                yield saw
             return
         run.readers += 1
         if run.timer is not None:
             run.timer.cancel()
             run.timer = None
         try:
-            yield
+            yield _seen
         finally:
             run.readers -= 1
             if not run.readers and self._runs.get(run_id) is run:
@@ -76,6 +89,19 @@ class Presence:
         if not self._is_alive(run.chain.run_id):
             self._runs.pop(run.chain.run_id, None)
         elif not run.detached and self._goes_on(run):
+            self._tasks.spawn(self._end_unless_read(run), name=f"agentflow readers of {run.chain.run_id}")
+
+    async def _end_unless_read(self, run: _Run) -> None:
+        try:
+            seconds = await self._store.read_for(run.chain.run_id)
+        except StoreError as error:
+            logger.warning("run %s goes on, since it is not known who reads it: %s", run.chain.run_id, error)
+            seconds = self._grace
+        if run.readers or run.timer is not None or self._runs.get(run.chain.run_id) is not run:
+            return  # somebody came meanwhile, or it has ended
+        if seconds > 0:
+            run.timer = self._clock.call_later(seconds, lambda: self._lapsed(run))
+        elif self._goes_on(run):
             run.chain.cancel("disconnect")
 
     def see(self, event: AgentEvent) -> None:
@@ -104,8 +130,13 @@ class Presence:
         return run.chain.state is not State.SUSPENDED and self._is_alive(run.chain.run_id)
 
     def close(self) -> None:
-        """Cancel no run any more."""
+        """Cancel no run any more, and tell of no reader."""
+        self._visits.close()
         for run in self._runs.values():
             if run.timer is not None:
                 run.timer.cancel()
         self._runs.clear()
+
+
+def _seen(events: Sequence[AgentEvent]) -> None:
+    """What a run that was begun here does is seen without its readers."""

@@ -34,12 +34,14 @@ async def chat(request: web.Request) -> web.Response:
     run_id = await server.begin(caller, ask, request_id(request, ask))
     view, reader = RunView(run_id), server.reader(run_id)
     with (
-        server.presence.reading(run_id),
+        server.presence.reading(run_id) as saw,
         server.connections.open(request, caller, server.settings.server.ping) as connection,
     ):
         try:
             while view.end is None:
-                view.take(await connection.wait(reader.page))
+                events = await connection.wait(reader.page)
+                view.take(events)
+                saw(events)
                 if view.is_suspended and await server.is_at_end(run_id, view.seq):
                     break
         except ConnectionEnded:
@@ -115,9 +117,6 @@ async def delete_session(request: web.Request) -> web.Response:
     if info is None:
         raise unknown_session(key.session_id)
     await server.store.delete_session(key)
-    chain = server.chain(info.active_run) if info.active_run is not None else None
-    if chain is not None:
-        chain.cancel("user")  # the store has asked it too, but asks less often
     return web.Response(status=204)
 
 

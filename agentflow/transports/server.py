@@ -58,7 +58,9 @@ class Server:
         self.keys = Keys(settings.server.keys)
         self.tickets = Tickets(self.clock)
         self.connections = Connections()
-        self.presence = Presence(self.clock, settings.server.grace, lambda run_id: self.chain(run_id) is not None)
+        self.presence = Presence(
+            self.store, self.clock, settings.server.grace, self.owner, lambda run_id: self.chain(run_id) is not None
+        )
         self.overview = Overview()
         self.firehose = Firehose()
         self.readings = Readings(self._last_seq)

@@ -46,6 +46,7 @@ from agentflow.transports.encoding import (
 from agentflow.transports.refusals import Refused, unknown_run
 from agentflow.transports.routes import Route
 from agentflow.transports.server import SERVER, Server
+from agentflow.transports.visits import Saw
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,10 @@ async def follow(request: web.Request, caller: Caller, run_id: str, after: int, 
     """
     server = request.app[SERVER]
     settings = server.settings.server
-    with server.presence.reading(run_id), server.connections.open(request, caller, settings.ping) as connection:
+    with (
+        server.presence.reading(run_id) as saw,
+        server.connections.open(request, caller, settings.ping) as connection,
+    ):
         if form == "simple" and after and await _suspended_at(server, run_id, after) is not None:
             return web.Response(status=204)
         reader = server.reader(run_id, after)
@@ -115,7 +119,7 @@ async def follow(request: web.Request, caller: Caller, run_id: str, after: int, 
         with suppress(ConnectionEnded, ConnectionError):
             await stream.open(f"{run_id}:{after}")
             try:
-                await _pump(server, connection, stream, reader, first or (), form)
+                await _pump(server, connection, stream, reader, saw, first or (), form)
             except AgentflowError as error:  # the store failed: there is more, which the client can ask for again
                 logger.warning("the stream of run %s breaks off: %s", run_id, error)
                 if form == "simple":
@@ -128,12 +132,14 @@ async def _pump(
     connection: Connection,
     stream: "Stream",
     reader: Reader,
+    saw: Saw,
     events: Sequence[AgentEvent],
     form: Form,
 ) -> None:
     batch = server.settings.flow.mode == "batch"
     window = server.settings.flow.window_ms / 1000
     while True:
+        saw(events)
         for piece in writes(frames(events, form, batch=batch)):
             await stream.send(piece)
         if events and events[-1].type in TERMINAL_TYPES:

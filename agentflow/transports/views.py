@@ -35,8 +35,8 @@ from agentflow.messages import Usage
 class RunView:
     """A run as far as its events were taken, in order from the first.
 
-    `text` is the answer there is; `pending` what waits for a person, in the order it was asked; `end` the terminal
-    event.
+    `text` is the answer there is; `pending` what waits for a person, in the order it was asked; `open_calls` the ids of
+    all calls that have not ended, of whatever chain; `end` the terminal event.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -49,6 +49,7 @@ class RunView:
         self.state = State.IDLE
         self.usage = Usage()
         self.end: TerminalEvent | None = None
+        self.open_calls: set[str] = set()
         self._pieces: list[str] = []
         self._attempt = (0, 0)  # round and attempt of the pieces
         self._pending: dict[str, QuestionEvent | ApprovalEvent] = {}
@@ -98,10 +99,14 @@ class RunView:
                 self._pending[event.question_id] = event
             case ApprovalEvent():
                 self._pending[event.call_id] = event
+                self.open_calls.add(event.call_id)
             case ResolvedEvent():
                 self._pending.pop(event.target, None)
+            case ToolStartEvent() | ToolErrorEvent(will_retry=True):
+                self.open_calls.add(event.call_id)
             case ToolErrorEvent() | ToolCompleteEvent():
                 self._pending.pop(event.call_id, None)
+                self.open_calls.discard(event.call_id)
             case _:
                 pass
 
@@ -124,6 +129,7 @@ class RunView:
                 self.end, self.usage = event, event.usage
                 self.session_id = event.session_id
                 self._pending.clear()
+                self.open_calls.clear()
             case _:
                 pass
 

@@ -1,8 +1,9 @@
 import pytest
 
-from agentflow import Agent, tool
+from agentflow import Agent, InMemoryStore, tool
 from agentflow.events import EventType, State
-from agentflow.testing import ScriptedModel, call
+from agentflow.streams import TaskOwner
+from agentflow.testing import FailingLog, ScriptedModel, call
 from agentflow.transports.presence import Presence
 from tests.transports.served import Gate, HandClock, settled
 
@@ -11,9 +12,10 @@ class Kept:
     """A presence with the agent whose runs it keeps."""
 
     def __init__(self, agent):
-        self.agent = agent
+        self.agent, self.store = agent, agent.store
         self.clock = HandClock()
-        self.presence = Presence(self.clock, 30.0, self.is_alive)
+        self.tasks = TaskOwner()
+        self.presence = Presence(agent.store, self.clock, 30.0, self.tasks, self.is_alive)
         self.tap = agent.bus.attach(self.presence.see)
 
     def is_alive(self, run_id):
@@ -53,6 +55,58 @@ async def test_readers_that_come_in_time_keep_it(kept):
     assert chain.state not in (State.CANCELLED, State.COMPLETED)
     kept.clock.advance(2)
     assert (await chain).reason == "disconnect"
+
+
+async def test_readers_elsewhere_keep_it_until_the_grace_after_they_have_left(kept):
+    kept.store._now = kept.clock.monotonic
+    chain = kept.begin()
+    await settled()
+    await kept.store.mark_read(chain.run_id, 45.0)
+    kept.clock.advance(30)
+    await settled()
+    kept.clock.advance(14)
+    await settled()
+    assert chain.state not in (State.CANCELLED, State.COMPLETED)
+    await kept.store.mark_read(chain.run_id, 30.0)
+    kept.clock.advance(2)
+    await settled()
+    assert chain.state not in (State.CANCELLED, State.COMPLETED)
+    kept.clock.advance(28)
+    assert (await chain).reason == "disconnect"
+
+
+async def test_a_reader_that_comes_while_others_are_asked_for_keeps_it(kept):
+    chain = kept.begin()
+    kept.clock.advance(30)
+    with kept.presence.reading(chain.run_id):
+        await settled()
+        kept.clock.advance(1000)
+        await settled()
+    assert chain.state not in (State.CANCELLED, State.COMPLETED)
+
+
+async def test_a_run_is_not_ended_because_its_readers_are_not_known():
+    async with Agent(model=Gate(), store=FailingLog(InMemoryStore(), fail_at=1, of="read_for")) as agent:
+        kept = Kept(agent)
+        chain = kept.begin()
+        kept.clock.advance(30)
+        await settled()
+        kept.clock.advance(29)
+        await settled()
+        assert chain.state not in (State.CANCELLED, State.COMPLETED)
+        kept.clock.advance(1)
+        assert (await chain).reason == "disconnect"
+    await agent.store.aclose()
+
+
+async def test_a_run_that_was_not_begun_here_is_visited(kept):
+    chain = kept.agent.start("hello")
+    async for _ in chain:
+        break
+    with kept.presence.reading(chain.run_id):
+        await settled()
+        assert await kept.store.read_for(chain.run_id) > 30
+    kept.presence.close()
 
 
 async def test_a_detached_run_needs_no_readers(kept):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from agentflow import Agent, tool
-from agentflow.events import ErrorInfo, State, ToolErrorEvent, ToolStartEvent
+from agentflow.events import ErrorInfo, EventType, State, ToolErrorEvent, ToolStartEvent
 from agentflow.testing import ScriptedModel, call
 from agentflow.tools import ask_user
 from agentflow.transports.views import RunView
@@ -66,9 +66,13 @@ async def test_what_waits_stands_in_the_view_until_it_is_decided(turn, tools, de
         assert (view.is_suspended, view.pending, view.text) == (True, reply.pending, reply.text)
         assert view.tools == reply.tools or view.tools == ()  # a call has no record before it has begun
         assert view.snapshot()["pending"][0]["type"] in ("approval", "question")
+        assert view.open_calls == {event.call_id for event in reply.pending if event.type is EventType.APPROVAL} | {
+            one.call_id for one in view.tools
+        }
         decide(chain, *reply.pending)
         await chain
-        assert (await view_of(agent, chain)).pending == ()
+        ended = await view_of(agent, chain)
+        assert (ended.pending, ended.open_calls) == ((), set())
 
 
 async def test_the_view_of_a_run_that_did_not_answer_says_why():
