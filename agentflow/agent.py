@@ -18,6 +18,7 @@ from reactivex import Observable
 
 from agentflow.bus import EventBus
 from agentflow.chain import AgentChain, AgentReply
+from agentflow.chain.gates import Gate
 from agentflow.chain.nesting import AgentTool, agent_tool, below, limits_of
 from agentflow.chain.output import Output
 from agentflow.chain.recovery import first_input, info_of, open_runs
@@ -65,7 +66,8 @@ class Agent:
     pydantic knows: the answer must be its JSON, is corrected once, and is then `reply.output`. `degraded` is the
     answer when every model has failed, instead of a failed run. `resolvers` are the steps that correct the notation of
     a model's arguments, in order; `tokenizer` counts where a provider does not (see `models.tokens`). Agents of one
-    app share `store` and `bus` by passing them in; who made them closes them.
+    app share `store`, `bus` and `gate`, their limits (`config.build_gates`), by passing them in; who made them closes
+    them.
 
     Constructing opens nothing; a wrong model or a missing key is told by the first `stream()`, `start()` or
     `chat()` as `ConfigError`. Use it as `async with`, or call `aclose()`.
@@ -98,6 +100,7 @@ class Agent:
         bus: EventBus | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
+        gate: Gate | None = None,
     ) -> None:
         check_own(name, model, transforms, temperature, max_tokens)
         self.name = name
@@ -106,6 +109,7 @@ class Agent:
         self.bus = bus if bus is not None else EventBus()
         self._store: Store = store if store is not None else InMemoryStore()
         self._owns_store = store is None
+        self.gate = gate
         self._models = ModelClients(model, base_url=base_url, api_key=api_key)
         self._given_settings = settings
         self._given = Given(
@@ -441,5 +445,5 @@ class Agent:
     def _ready(self) -> Runtime:
         """What runs share, made when the first is asked for: a constructed agent has read no settings yet."""
         if self._runtime is None:
-            self._runtime = make_runtime(self._given, self._settings())
+            self._runtime = make_runtime(self._given, self._settings(), self.gate)
         return self._runtime

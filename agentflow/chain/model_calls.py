@@ -12,10 +12,18 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from agentflow.chain.gates import Pass, Verdict
 from agentflow.chain.reply import Reply, checked, checked_count
 from agentflow.chain.work import Work, text_of
 from agentflow.chain.writer import Action
-from agentflow.errors import AgentflowError, LimitError, ModelError, ModelProtocolError
+from agentflow.errors import (
+    AgentflowError,
+    LimitError,
+    ModelError,
+    ModelProtocolError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
 from agentflow.events import (
     AgentEvent,
     ModelCompleteEvent,
@@ -100,9 +108,10 @@ class ModelCalls:
         budget = state.limits.token_budget
         if budget and estimate + _tokens_used(state, void, command.chain_id) > budget:
             return self._spent(command, budget)
+        provider, name = self._names(model)
         start = ModelStartEvent(
-            provider=clean_text(str(getattr(model, "provider", "custom"))),
-            model=clean_text(str(getattr(model, "name", self._work.info.model_name))),
+            provider=provider,
+            model=name,
             attempt=command.attempt,
             messages=len(request.messages),
             input_tokens_estimate=estimate,
@@ -147,6 +156,11 @@ class ModelCalls:
     def _model(self) -> ChatModel:
         return self._work.info.models[self._position]
 
+    def _names(self, model: ChatModel) -> tuple[str, str]:
+        """The provider's and the model's."""
+        provider, name = getattr(model, "provider", "custom"), getattr(model, "name", self._work.info.model_name)
+        return clean_text(str(provider)), clean_text(str(name))
+
     def _start(self, model: ChatModel, request: ModelRequest, command: CallModel, estimate: int) -> None:
         self._open_call = (command.iteration, command.attempt, estimate)
         call = partial(self._call, model, request, command, estimate)
@@ -155,7 +169,12 @@ class ModelCalls:
 
     async def _call(self, model: ChatModel, request: ModelRequest, command: CallModel, estimate: int) -> None:
         reply = Reply(self._clock.monotonic())
+        gate, passed = self._work.runtime.gate, None
         try:
+            if gate is not None:
+                provider, name = self._names(model)
+                passed = await gate.enter(self._work.step("model", provider=provider, model=name, tokens=estimate))
+                reply.began = self._clock.monotonic()  # the wait is not the model's
             async with aclosing(model.stream(request)) as chunks:
                 await self._read(chunks, reply, command)
                 if self._work.over:  # the cancel was lost: a model, or a library of its, caught it
@@ -163,9 +182,20 @@ class ModelCalls:
                 # Before the generator is closed: what its clean-up does is nothing to a reply that is whole.
                 self._work.post(self._completed(reply, command, estimate))
                 reply.whole = True
-        except ModelError as error:
+        except (ModelError, RateLimitedError) as error:
             if not reply.whole:
+                self._leave(passed, reply, "failed" if error.retryable else "void")
                 await self._failed(error, reply, command, estimate)
+
+        finally:
+            self._leave(passed, reply, "ok" if reply.whole else "void")
+
+    def _leave(self, passed: Pass | None, reply: Reply, verdict: Verdict) -> None:
+        """Tell the gate, if there is one, how the call went: it took as long as its first word did."""
+        if passed is not None:
+            first = self._clock.monotonic() if reply.first_chunk is None else reply.first_chunk
+            tokens = None if reply.usage is None else reply.usage.input_tokens + reply.usage.output_tokens
+            passed.leave(verdict, first - reply.began, tokens)
 
     async def _read(self, chunks: Any, reply: Reply, command: CallModel) -> None:
         number = 0
@@ -198,11 +228,12 @@ class ModelCalls:
 
     def _completed(self, reply: Reply, command: CallModel, estimate: int) -> ModelCompleteEvent:
         now = self._clock.monotonic()
+        reply.usage = reply.usage or reply.estimated_usage(estimate, self._work.runtime.count_tokens)
         first = None if reply.first_chunk is None else round((reply.first_chunk - reply.began) * 1000, 3)
         return ModelCompleteEvent(
             finish_reason=reply.reason,
             tool_calls=tuple(map(self._tool_call, reply.calls)),
-            usage=reply.usage or reply.estimated_usage(estimate, self._work.runtime.count_tokens),
+            usage=reply.usage,
             duration_ms=round((now - reply.began) * 1000, 3),
             first_chunk_ms=first,
             provider_data=plain(reply.provider_data),
@@ -227,7 +258,9 @@ class ModelCalls:
 
     # -- attempts ----------------------------------------------------------------------------------------
 
-    async def _failed(self, error: ModelError, reply: Reply, command: CallModel, estimate: int) -> None:
+    async def _failed(
+        self, error: ModelError | RateLimitedError, reply: Reply, command: CallModel, estimate: int
+    ) -> None:
         """Go on to the next attempt, or end the run."""
         if self._work.over:
             return
@@ -249,8 +282,10 @@ class ModelCalls:
             self._position, self._tries = self._position + 1, 0
         self._work.post(RollbackEvent(attempt=command.attempt, reason=reason, **self._work.header(command.iteration)))
 
-    def _next_attempt(self, error: ModelError) -> tuple[float, RollbackReason | None]:
-        wait = self._work.runtime.retries.decide(error, self._tries, random=self._chance)
+    def _next_attempt(self, error: ModelError | RateLimitedError) -> tuple[float, RollbackReason | None]:
+        wait = None
+        if not isinstance(error, ModelUnavailableError | RateLimitedError):  # else it was not even asked
+            wait = self._work.runtime.retries.decide(error, self._tries, random=self._chance)
         if wait is not None:
             return wait, "retry"
         self._failures.append(text_of(error))
@@ -258,7 +293,7 @@ class ModelCalls:
             return 0.0, "fallback"
         return 0.0, None
 
-    def _degrade(self, error: ModelError, reply: Reply, command: CallModel, estimate: int) -> None:
+    def _degrade(self, error: ModelError | RateLimitedError, reply: Reply, command: CallModel, estimate: int) -> None:
         """Give up, with what has come as a reply that failed: an answer of the framework's own takes its place."""
         self._work.warn("degraded", "; ".join(self._failures), {"kind": error.kind, "attempt": command.attempt})
         reply.calls, reply.finish_reason = [], "error"
@@ -272,7 +307,7 @@ def _tokens_used(state: RunState, void: Usage, caller: str) -> int:
     return used.input_tokens + used.output_tokens + others
 
 
-def _joined(error: ModelError, failures: list[str]) -> AgentflowError:
+def _joined(error: ModelError | RateLimitedError, failures: list[str]) -> AgentflowError:
     """The last error, with what the models before it had failed with."""
     if len(failures) < 2:
         return error

@@ -115,9 +115,9 @@ def agent_tool(agent: Callee, *, name: str, description: str, **declared: Any) -
 
 
 def child_of(above: Runtime, parent: RunInfo, tool: AgentTool, text: str) -> tuple[Runtime, RunInfo]:
-    """A chain of the tool's agent below `parent`, in the same run: what is kept, and the time, are the run's."""
+    """A chain of the tool's agent below `parent`, in the same run: store, bus, time and gate are the run's."""
     runtime, models, model_name = tool.agent.lend()
-    runtime = replace(runtime, store=above.store, bus=above.bus, clock=above.clock, owner=above.owner)
+    runtime = replace(runtime, store=above.store, bus=above.bus, clock=above.clock, owner=above.owner, gate=above.gate)
     info = replace(
         parent,
         chain_id=str(uuid.uuid4()),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, cast, get_args
 
 from agentflow.chain.control import Control
+from agentflow.chain.gates import Admission, Step
 from agentflow.chain.letters import Letters
 from agentflow.chain.output import Output
 from agentflow.chain.performer import Performer
@@ -81,6 +82,8 @@ class Run:
         self._letters = Letters(
             runtime.store, info.run_id, self._performer.tasks, hand_on=self._take_letter, settled=self._settled
         )
+        step = Step(kind="run", agent=info.path[0], user_id=info.session.user_id, warn=self._performer.warn)
+        self._admission = Admission(runtime.gate, step)
         self.info = info
         self.detached = False
 
@@ -300,11 +303,13 @@ class Run:
             self._timer = None
 
     def _moved(self, previous: State, current: State) -> None:
-        """The time in which a run waits for humans is not its own."""
+        """The time in which a run waits for humans is not its own, and it takes up no place."""
         if current is State.SUSPENDED:
             self._stop_timer()
+            self._admission.leave()
             self._time_left -= self._runtime.clock.monotonic() - self._resumed_at
         elif previous is State.SUSPENDED and current not in TERMINAL_STATES:
+            self._admission.resume()
             self._start_timer()
 
     def cancel(self, reason: CancelReason = "user") -> None:
@@ -331,7 +336,10 @@ class Run:
         run_id = self.info.run_id
         try:
             if self._past is None:
+                await self._admission.enter()
                 self._writer.token = await self._lease()
+            elif self.state is not State.SUSPENDED:
+                self._admission.resume()
             memory = self._runtime.memory
             with self.info.trace.memory("search_memory"):
                 session = await memory.open(self.info.session, run_id)
@@ -371,6 +379,7 @@ class Run:
     def _closed(self) -> None:
         """The run has its end, or its writer had to stop: let go of everything."""
         self._stop_timer()
+        self._admission.leave()
         self._performer.close()
         self.info.trace.close()
         if len(self._performer.tasks):

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from agentflow.bus import EventBus
+from agentflow.chain.gates import Gate
 from agentflow.chain.leases import Leases
 from agentflow.chain.output import Output
 from agentflow.chain.remembering import Memory
@@ -63,6 +64,7 @@ class Runtime:
     resolvers: Sequence[Resolver] = DEFAULT_RESOLVERS
     validation: Mode = "lenient"
     transforms: tuple[Transform, ...] = ()
+    gate: Gate | None = None
 
 
 @dataclass(frozen=True, slots=True)

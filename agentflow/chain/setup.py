@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentflow.bus import EventBus
+from agentflow.chain.gates import Gate
 from agentflow.chain.leases import Leases
 from agentflow.chain.output import Output
 from agentflow.chain.remembering import Memory
@@ -69,7 +70,7 @@ def check_own(
     checked_number("max_tokens", max_tokens, 1)
 
 
-def make_runtime(given: Given, settings: Settings) -> Runtime:
+def make_runtime(given: Given, settings: Settings, gate: Gate | None = None) -> Runtime:
     """What the runs of an agent share. Raises `ConfigError` for what is no store, no such bound or no pool."""
     if not hasattr(given.store, "open_session"):
         raise ConfigError(f"store={given.store!r} is no store; give an object, such as SqliteStore('agentflow.db')")
@@ -104,6 +105,7 @@ def make_runtime(given: Given, settings: Settings) -> Runtime:
         count_tokens=given.tokenizer,
         validation=settings.tools.validation,
         transforms=given.transforms,
+        gate=gate,
     )
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias
 
+from agentflow.chain.gates import execute_behind
 from agentflow.chain.nesting import MAX_DEPTH, AgentTool
 from agentflow.chain.outcomes import Outcomes, attempt_of, unknown_outcome
 from agentflow.chain.recovery import Past
@@ -305,15 +306,20 @@ class ToolCalls:
             metadata=info.metadata,
             idempotency_key=start.idempotency_key,
         )
-        return await execute(
-            tool,
-            arguments,
-            context,
+        runtime = self._work.runtime
+        run = partial(
+            execute,
+            arguments=arguments,
+            context=context,
             on_delta=partial(self._delta, start),
-            pools=self._work.runtime.pools,
+            pools=runtime.pools,
             ready=self._work.ready,
             stop=stop,
         )
+        if runtime.gate is None:
+            return await run(tool)
+        step = self._work.step("tool", tool=tool.name, timeout=tool.timeout)
+        return await execute_behind(runtime.gate, step, tool, runtime.clock, run)
 
     def _delta(self, start: ToolStartEvent, data: Any) -> None:
         header = self._work.header(start.iteration)

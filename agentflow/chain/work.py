@@ -7,8 +7,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from agentflow.chain.gates import Step
 from agentflow.chain.reply import pieces
 from agentflow.chain.runtime import RunInfo, Runtime
 from agentflow.chain.writer import Ending, Writer
@@ -72,6 +73,10 @@ class Work:
     def warn(self, code: str, message: str, data: dict[str, Any]) -> None:
         """Note something in the run's log."""
         self.post(WarningEvent(code=code, message=message, data=data, **self.header()))
+
+    def step(self, kind: Literal["model", "tool"], **fields: Any) -> Step:
+        """What a gate is told of a call; `fields` are further ones of `Step`."""
+        return Step(kind=kind, agent=self.info.path[-1], user_id=self.info.session.user_id, warn=self.warn, **fields)
 
     def fail(self, error: AgentflowError) -> None:
         """End the chain with `error`: the run, or the call of the agent that this chain is."""

@@ -83,7 +83,7 @@ class TokenBucket:
         if amount > self.quota.amount:
             return inf
         self._refill(now)
-        missing = max(amount, min(_LEAST, self.quota.amount)) - self.level
+        missing = (amount or min(_LEAST, self.quota.amount)) - self.level
         return missing / self.quota.rate if missing > _DUST else 0.0
 
     def charge(self, amount: float, now: float) -> None:
