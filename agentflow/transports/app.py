@@ -48,7 +48,7 @@ def create_app(
     """
     app = web.Application(middlewares=[_guard])
     server = app[SERVER] = Server(agents, settings if settings is not None else Settings(), clock)
-    for route in _all_routes():
+    for route in all_routes():
         add(app, route)
     app.on_response_prepare.append(partial(_add_headers, server))
     app.on_shutdown.append(drain)
@@ -88,10 +88,11 @@ async def _within(seconds: float, wait: Awaitable[None]) -> None:
 
 async def openapi(request: web.Request) -> web.Response:
     """`GET /openapi.json`: all routes, from the models that their handlers read."""
-    return web.json_response(describe(_all_routes(), rest.version()))
+    return web.json_response(describe(all_routes(), rest.version()))
 
 
-def _all_routes() -> tuple[Route, ...]:
+def all_routes() -> tuple[Route, ...]:
+    """Every route that an application has."""
     own = Route(method="GET", path="/openapi.json", handler=openapi, summary="This description.")
     modules = (rest, runs, sse, websocket, ag_ui, openai_api, operator, metrics)
     return (*(route for module in modules for route in module.ROUTES), own)
