@@ -23,6 +23,7 @@ from agentflow.transports.bodies import Amend, Answer, Approve, AskBody, Reject
 from agentflow.transports.server import Server
 from tests.redis_servers import PROGRAMS, RedisProcess
 from tests.transports.served import Frames, Gate, served
+from tests.transports.serving_children import GRACE, PAUSE, serving, store_at, talking
 
 ANN = Caller("ann")
 
@@ -277,3 +278,61 @@ async def test_an_adapter_elsewhere_refuses_in_the_same_words_for_ended_runs(mak
         ):
             with pytest.raises(NotPendingError, match=r"\(completed\) waits for no"):
                 await adapter.decide(run_id, decision)
+
+
+# -- of processes --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "redis8"])
+def shared(request, tmp_path):
+    """A store by its file or its server, as two processes name it."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "store.db")
+        return
+    process = RedisProcess(tmp_path, PROGRAMS[request.param])
+    yield process.url
+    process.kill()
+
+
+@asynccontextmanager
+async def two_processes(shared):
+    """The base of another process that works on runs, and that process; and a server of the same store here."""
+    with serving(shared) as (process, base):
+        async with aclosing(store_at(shared)) as store, served(talking(store), grace=GRACE) as here:
+            yield here, base, process
+
+
+async def first_event(here, base, text):
+    """The first event of a run that the other process has begun and works on; its reader there leaves."""
+    async with here.client.post(f"{base}/api/agent/stream", json={"input": text}) as response:
+        event = await Frames(response).next()
+        response.close()
+        return event
+
+
+async def test_a_run_of_another_process_lives_as_long_as_it_is_read_here(shared):
+    async with two_processes(shared) as (here, base, _):
+        run_id = (await first_event(here, base, "talk"))["run_id"]
+        async with here.get(f"/api/runs/{run_id}/events") as response:
+            frames, said = Frames(response), 0
+            while said < 4 * GRACE / PAUSE:  # which takes four times as long as the grace, at least
+                event = await frames.next()
+                assert event["type"] not in ("cancelled", "failed"), event
+                if event["type"] == "delta":
+                    said = int(event["text"].split()[-1])
+            response.close()
+        found = [event async for event in here.server.agent(None).follow(run_id, event["seq"])]
+        assert (found[-1].type, found[-1].reason) == (EventType.CANCELLED, "disconnect")
+        assert_laws(await here.server.store.read(run_id, 0, 10_000))
+
+
+async def test_a_run_of_another_process_is_approved_and_one_is_stopped_from_here(shared):
+    async with two_processes(shared) as (here, base, _):
+        async with here.client.post(f"{base}/api/agent/chat", json={"input": "pay"}) as response:
+            body = await response.json()
+        decision = {"call_id": body["pending"][0]["call_id"]}
+        assert (await here.posted(f"/api/runs/{body['run_id']}/approve", decision))[0] == 202
+        assert (await whole(here, f"/api/runs/{body['run_id']}"))[-1]["text"] == "So it is."
+        run_id = (await first_event(here, base, "talk"))["run_id"]
+        assert (await here.posted(f"/api/runs/{run_id}/cancel"))[0] == 202
+        assert (await whole(here, f"/api/runs/{run_id}"))[-1]["reason"] == "user"
