@@ -103,6 +103,7 @@ class RunSpans:
         self._earlier = earlier
         self._run_id = ""
         self._clock: Clock | None = None
+        self._at = 0  # the last time that something happened
         self._chains: dict[str, _Chain] = {}
         self._calls: dict[str, Segment] = {}
         self._children: dict[str, str] = {}  # chains by the ids of the calls that they are
@@ -209,7 +210,12 @@ class RunSpans:
             self._family.end(self._now(), "stopped", "store")
 
     def _now(self) -> int:
-        return round(self._clock.wall() * 1_000_000) * 1000 if self._clock is not None else 0
+        return self._later(round(self._clock.wall() * 1_000_000) * 1000 if self._clock is not None else 0)
+
+    def _later(self, at: int) -> int:
+        """That time, or the last one if it comes before: a clock may be set back, and no span ends before it begins."""
+        self._at = max(self._at, at)
+        return self._at
 
     # -- what happens --------------------------------------------------------------------------------------
 
@@ -217,7 +223,7 @@ class RunSpans:
         """The next event of the run."""
         handle = _HANDLERS.get(type(event))
         if handle is not None:
-            handle(self, event, spans.nanoseconds(event.ts))
+            handle(self, event, self._later(spans.nanoseconds(event.ts)))
         elif isinstance(event, DeltaEvent) and self._manner.content and event.channel == "answer":
             chain = self._chain(event)
             chain.said = (chain.said + event.text[: spans.MAX_CONTENT])[: spans.MAX_CONTENT]
@@ -285,7 +291,7 @@ class RunSpans:
             attributes = spans.of_tool(event)
             if self._manner.content:
                 attributes[semconv.TOOL_ARGUMENTS] = spans.arguments_of(event)
-            name = f"{semconv.EXECUTE_TOOL} {event.tool}"
+            name = f"{semconv.EXECUTE_TOOL} {spans.tool_name(event)}"
             call = self._calls[event.call_id] = Segment(self._family, name, attributes, self._chain(event).agent)
         call.live(at)
         if event.attempt > 1:

@@ -30,6 +30,7 @@ from agentflow.observability import semconv
 Attributes: TypeAlias = dict[str, str | bool | int | float | tuple[str, ...]]
 
 MAX_CONTENT: Final = 1024  # bytes of UTF-8 of one text that a span shows
+_MAX_NAME: Final = 100  # characters
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RESULT_TYPES: Final[Mapping[type, str]] = {
     dict: "object",
@@ -103,11 +104,16 @@ def of_usage(usage: Usage) -> Attributes:
     return attributes | {semconv.USAGE_ESTIMATED: True} if usage.estimated else attributes
 
 
+def tool_name(event: ToolStartEvent) -> str:
+    """The name of the tool that is called: what a model has made up may be of any length."""
+    return event.tool[:_MAX_NAME]
+
+
 def of_tool(event: ToolStartEvent) -> Attributes:
     """What is known of a tool call's span at its start."""
     attributes: Attributes = {
         semconv.OPERATION: semconv.EXECUTE_TOOL,
-        semconv.TOOL: event.tool,
+        semconv.TOOL: tool_name(event),
         semconv.TOOL_CALL: event.call_id,
         semconv.TOOL_TYPE: "function",
         semconv.AGENT: event.path[-1],

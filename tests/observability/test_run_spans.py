@@ -9,11 +9,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from agentflow import Agent, InMemoryStore, Settings, tool
 from agentflow.errors import ModelConnectionError, StoreError
 from agentflow.events import EventType
+from agentflow.streams import LoopClock
 from agentflow.testing import FakeProvider, ScriptedModel, call, status, text
 from agentflow.testing.stores import FailingLog
 from agentflow.tools import ask_user
 from tests.builders import of
-from tests.chain.families import line
+from tests.chain.families import line, so_far
+from tests.chain.memories import OURS, Model, agent_of, says_of_it
 from tests.observability.traces import failed, traced
 
 pytestmark = pytest.mark.virtual_time
@@ -273,6 +275,58 @@ async def test_a_thousand_early_breaks_leave_no_open_span_no_detach_error_and_no
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert not current_span().is_valid
     assert len(traces.tree()) == len(traces.named("invoke_agent agent")) == 1000
+
+
+async def test_an_amended_agent_ends_with_all_that_is_below_it_and_a_new_one_begins_in_the_same_call(traces):
+    waiting = asyncio.Event()
+
+    @tool(timeout=1000.0)
+    async def wait() -> str:
+        """Wait."""
+        await waiting.wait()
+        return "done"
+
+    async with line(ScriptedModel([call("wait")], "no more"), tools=[wait], depth=2) as agent:
+        chain = agent.start("go")
+        async for event in chain:
+            if event.type == EventType.TOOL_START and event.tool == "wait":
+                (start,) = [one for one in await so_far(agent, chain) if getattr(one, "tool", "") == "a1"]
+                chain.amend(start.call_id, {"input": "leave it"})
+
+    (_,) = traces.tree()
+    asked = traces.one("execute_tool a1")
+    assert [(event.name, event.attributes["attempt"]) for event in asked.events] == [
+        ("attempt_failed", 1),
+        ("attempt", 2),
+    ]
+    first, second = traces.named("invoke_agent a1")
+    assert first.parent.span_id == second.parent.span_id == asked.context.span_id
+    assert (failed(first), failed(second)) == ("amended", None)
+
+
+async def test_what_is_remembered_beside_a_run_has_a_span_of_it(traces):
+    store = InMemoryStore()
+    async with agent_of(Model(says_of_it()), store, turns=1) as agent:
+        for number in range(4):
+            await agent.chat(f"question {number}", **OURS)
+
+    updates = traces.named("update_memory")
+    assert updates
+    runs = {span.context.span_id for span in traces.named("invoke_agent agent")}
+    assert {span.parent.span_id for span in updates} <= runs
+
+
+async def test_a_clock_that_is_set_back_makes_no_span_end_before_it_begins(traces):
+    class Back(LoopClock):
+        now = 2_000_000_000.0
+
+        def wall(self):
+            self.now -= 3600.0
+            return self.now
+
+    async with Agent(model=ScriptedModel("hello"), clock=Back()) as agent:
+        await agent.chat("go")
+    traces.tree()
 
 
 async def test_a_run_whose_store_fails_ends_its_spans_as_stopped(traces):

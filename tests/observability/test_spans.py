@@ -74,6 +74,12 @@ def test_a_tool_call_has_a_digest_of_its_arguments_whatever_their_order():
     assert spans.of_tool(tool_start("c1"))["gen_ai.tool.call.id"] == "c1"
 
 
+def test_a_name_that_a_model_has_made_up_is_cut():
+    event = make(ToolStartEvent, call_id="c", tool="x" * 5000, arguments=None, raw_arguments="")
+
+    assert spans.of_tool(event)["gen_ai.tool.name"] == spans.tool_name(event) == "x" * 100
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
