@@ -106,6 +106,7 @@ class Performer:
 
     def _make_part(self, runtime: Runtime, info: RunInfo, above: tuple[Transforms, ...]) -> _Part:
         work = Work(runtime, info, self.writer, self.tasks)
+        info.trace.know(info.chain_id, runtime.tools, info.models)
         return _Part(
             work=work,
             models=ModelCalls(work, self._call_ids),

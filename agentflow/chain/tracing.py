@@ -4,15 +4,16 @@ It makes no span and knows no telemetry library. Where nobody traces, a run has 
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentflow.bus import EventBus
-from agentflow.models.base import ModelRequest
+from agentflow.models.base import ChatModel, ModelRequest
 from agentflow.streams import Clock
+from agentflow.tools.registry import ToolRegistry
 
 
 class RunTrace(Protocol):
@@ -29,6 +30,10 @@ class RunTrace(Protocol):
 
     def begin(self, *, run_id: str, agent: str, session_id: str, model: str, clock: Clock) -> None:
         """The run begins, or goes on after the death of the process that began it."""
+        ...
+
+    def know(self, chain_id: str, tools: ToolRegistry, models: Sequence[ChatModel]) -> None:
+        """What a chain of the run may call."""
         ...
 
     def carried(self) -> dict[str, str]:
@@ -78,6 +83,9 @@ class Untraced:
     trace_id: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def begin(self, *, run_id: str, agent: str, session_id: str, model: str, clock: Clock) -> None:
+        """Nothing to do."""
+
+    def know(self, chain_id: str, tools: ToolRegistry, models: Sequence[ChatModel]) -> None:
         """Nothing to do."""
 
     def carried(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ What a span says is in `spans`, how it finds its parent in `segments`.
 import functools
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context as TaskContext
 from contextvars import copy_context
@@ -38,12 +38,13 @@ from agentflow.events import (
     WarningEvent,
 )
 from agentflow.messages import Usage
-from agentflow.models.base import ModelRequest
+from agentflow.models.base import ChatModel, ModelRequest
 from agentflow.models.http import REQUEST_HEADERS
 from agentflow.observability import semconv, spans
 from agentflow.observability.segments import Family, Segment
 from agentflow.state import TERMINAL_STATES
 from agentflow.streams import Clock
+from agentflow.tools.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class RunSpans:
         self._clock: Clock | None = None
         self._at = 0  # the last time that something happened
         self._chains: dict[str, _Chain] = {}
+        self._known: dict[str, tuple[ToolRegistry, Sequence[ChatModel]]] = {}  # what chains may call
         self._calls: dict[str, Segment] = {}
         self._children: dict[str, str] = {}  # chains by the ids of the calls that they are
         self._callers: dict[str, Segment] = {}  # those calls by their chains
@@ -138,6 +140,10 @@ class RunSpans:
             return first
         span_id = int(self._run_id.replace("-", "")[:16], 16)
         return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+    def know(self, chain_id: str, tools: ToolRegistry, models: Sequence[ChatModel]) -> None:
+        """See `RunTrace`."""
+        self._known[chain_id] = (tools, models)
 
     def carried(self) -> dict[str, str]:
         """See `RunTrace`."""
@@ -251,7 +257,8 @@ class RunSpans:
         chain = self._chain(event)
         chain.said = ""
         if chain.chat is None:
-            attributes, name = spans.of_chat(event), f"{semconv.CHAT} {event.model}"
+            _, models = self._known.get(event.chain_id, (None, ()))
+            attributes, name = spans.of_chat(event, models), f"{semconv.CHAT} {event.model}"
             chain.chat = Segment(self._family, name, attributes, chain.agent, kind=SpanKind.CLIENT)
             if self._manner.names != "0.1.0":
                 chain.agent.live(at).set_attribute(semconv.PROVIDER, attributes[semconv.PROVIDER])
@@ -288,7 +295,8 @@ class RunSpans:
     def _tool_start(self, event: ToolStartEvent, at: int) -> None:
         call = self._calls.get(event.call_id)
         if call is None:
-            attributes = spans.of_tool(event)
+            tools, _ = self._known.get(event.chain_id, (None, ()))
+            attributes = spans.of_tool(event, tools.get(event.tool) if tools is not None else None)
             if self._manner.content:
                 attributes[semconv.TOOL_ARGUMENTS] = spans.arguments_of(event)
             name = f"{semconv.EXECUTE_TOOL} {spans.tool_name(event)}"
@@ -319,6 +327,7 @@ class RunSpans:
 
     def _end_child(self, chain_id: str, at: int, error: str | None) -> None:
         self._callers.pop(chain_id, None)
+        self._known.pop(chain_id, None)
         chain = self._chains.pop(chain_id, None)
         if chain is not None:
             self._end_chat(chain, at, {}, error)

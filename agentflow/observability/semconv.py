@@ -41,6 +41,9 @@ USAGE_INPUT: Final = "gen_ai.usage.input_tokens"
 USAGE_OUTPUT: Final = "gen_ai.usage.output_tokens"
 TOOL_CALL: Final = "gen_ai.tool.call.id"
 TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
+SERVER: Final = "server.address"
+SERVER_PORT: Final = "server.port"
 
 # Only where content is asked for.
 INPUT_MESSAGES: Final = "gen_ai.input.messages"

@@ -5,10 +5,11 @@ here but in what is named content.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,12 +25,14 @@ from agentflow.events import (
     ToolStartEvent,
 )
 from agentflow.messages import Usage
-from agentflow.models.base import ModelRequest
+from agentflow.models.base import ChatModel, ModelRequest
 from agentflow.observability import semconv
+from agentflow.tools.registry import Tool
 
 Attributes: TypeAlias = dict[str, str | bool | int | float | tuple[str, ...]]
 
 MAX_CONTENT: Final = 1024  # bytes of UTF-8 of one text that a span shows
+_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 _MAX_NAME: Final = 100  # characters
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RESULT_TYPES: Final[Mapping[type, str]] = {
@@ -60,9 +63,9 @@ def of_agent(name: str, session_id: str, run_id: str, chain_id: str) -> Attribut
     }
 
 
-def of_chat(event: ModelStartEvent) -> Attributes:
-    """What is known of a model call's span at its start."""
-    return {
+def of_chat(event: ModelStartEvent, models: Sequence[ChatModel] = ()) -> Attributes:
+    """What is known of a model call's span at its start; `models` are those that may be called."""
+    return _address(event, models) | {
         semconv.OPERATION: semconv.CHAT,
         semconv.PROVIDER: semconv.provider_name(event.provider),
         semconv.REQUEST_MODEL: event.model,
@@ -71,6 +74,17 @@ def of_chat(event: ModelStartEvent) -> Attributes:
         semconv.CONVERSATION: event.session_id,
         semconv.ITERATION: event.iteration,
     }
+
+
+def _address(event: ModelStartEvent, models: Sequence[ChatModel]) -> Attributes:
+    """Where the model is, if that is known."""
+    for model in models:
+        if (getattr(model, "provider", None), getattr(model, "name", None)) == (event.provider, event.model):
+            url = urlsplit(str(getattr(getattr(model, "endpoint", None), "base_url", "")))
+            port = url.port or _PORTS.get(url.scheme)
+            if url.hostname and port:
+                return {semconv.SERVER: url.hostname, semconv.SERVER_PORT: port}
+    return {}
 
 
 def of_request(request: ModelRequest) -> Attributes:
@@ -109,8 +123,8 @@ def tool_name(event: ToolStartEvent) -> str:
     return event.tool[:_MAX_NAME]
 
 
-def of_tool(event: ToolStartEvent) -> Attributes:
-    """What is known of a tool call's span at its start."""
+def of_tool(event: ToolStartEvent, tool: Tool | None = None) -> Attributes:
+    """What is known of a tool call's span at its start; `tool` is None for one that does not exist."""
     attributes: Attributes = {
         semconv.OPERATION: semconv.EXECUTE_TOOL,
         semconv.TOOL: tool_name(event),
@@ -118,6 +132,8 @@ def of_tool(event: ToolStartEvent) -> Attributes:
         semconv.TOOL_TYPE: "function",
         semconv.AGENT: event.path[-1],
     }
+    if tool is not None and tool.description:
+        attributes[semconv.TOOL_DESCRIPTION] = tool.description[:MAX_CONTENT]
     if event.arguments is not None:
         attributes[semconv.TOOL_DIGEST] = hashlib.sha256(_sorted(event.arguments)).hexdigest()[:16]
     return attributes

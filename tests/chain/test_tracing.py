@@ -23,6 +23,9 @@ class NotedTrace:
     def begin(self, **fields):
         self._notes.append(("begin", fields["agent"], fields["session_id"]))
 
+    def know(self, chain_id, tools, models):
+        self._notes.append([tool.name for tool in tools])
+
     def carried(self):
         return {"carried": "yes"}
 
@@ -87,7 +90,7 @@ async def test_a_traced_run_tells_of_its_life_and_its_log_carries_the_trace(trac
         await chain
         log = [event async for event in agent.follow(chain.run_id)]
 
-    assert tracer.notes == [("begin", "agent", "s"), "search_memory", "close"]
+    assert tracer.notes == [[], ("begin", "agent", "s"), "search_memory", "close"]
     assert {event.trace_id for event in log} == {"a" * 32}
     assert log[0].metadata == {"own": 1, "carried": "yes"}
 
@@ -122,7 +125,7 @@ async def test_a_stream_that_nobody_consumes_begins_no_trace(tracer):
     async with Agent(model=ScriptedModel("hello")) as agent:
         agent.stream("hi")
 
-    assert tracer.notes == []
+    assert tracer.notes == [[]]
 
 
 async def test_a_run_taken_over_goes_on_under_its_trace_id(tracer):

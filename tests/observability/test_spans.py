@@ -13,7 +13,10 @@ from agentflow.events import (
 )
 from agentflow.messages import Usage
 from agentflow.models.base import ModelRequest
+from agentflow.models.openai import OpenAIModel
 from agentflow.observability import spans
+from agentflow.testing import ScriptedModel
+from agentflow.tools import ToolRegistry, tool
 from tests.builders import USAGE, make, model_complete, model_start, tool_complete, tool_error, tool_start
 
 
@@ -35,6 +38,32 @@ def test_a_model_call_has_the_names_of_the_conventions_at_its_start():
         "agentflow.iteration": 1,
     }
     assert spans.of_chat(model_start())["gen_ai.provider.name"] == "p"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "address"),
+    [
+        ("http://127.0.0.1:8000/v1", ("127.0.0.1", 8000)),
+        ("https://models.example.org", ("models.example.org", 443)),
+    ],
+)
+def test_a_model_call_tells_where_the_model_is(base_url, address):
+    models = (ScriptedModel(), OpenAIModel("m", provider="p", base_url=base_url))
+
+    attributes = spans.of_chat(model_start(), models)
+    assert (attributes["server.address"], attributes["server.port"]) == address
+    assert "server.address" not in spans.of_chat(model_start(), models[:1])
+
+
+def test_a_tool_call_tells_what_the_tool_is_for():
+    @tool
+    def look() -> str:
+        """Look around."""
+        return ""
+
+    attributes = spans.of_tool(tool_start("c"), ToolRegistry([look]).get("look"))
+    assert attributes["gen_ai.tool.description"] == "Look around."
+    assert "gen_ai.tool.description" not in spans.of_tool(tool_start("c"))
 
 
 def test_a_request_tells_what_is_set_and_no_more():
