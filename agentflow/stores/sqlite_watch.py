@@ -1,7 +1,8 @@
 """Who waits for something in a SQLite file or listens, and the looks at what other processes have done to it.
 
-SQLite tells nobody of a change, so while anybody waits or listens the file is looked at every `POLL` seconds. One
-number says whether there was any change at all; only then it is asked what changed for them. Nothing is written here.
+SQLite tells nobody of a change, so while anybody waits the file is looked at every `POLL` seconds, and every
+`LISTENING` while somebody only listens. One number says whether there was any change at all; only then it is asked what
+changed for them. Nothing is written here.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from agentflow.stores.sqlite_threads import SqliteThreads
 from agentflow.stores.waiting import Listeners, Waiters
 
 POLL = 0.05  # seconds between two looks
+LISTENING = 0.2
 _AT_ONCE = 500  # runs that are asked for in one query
 
 Line: TypeAlias = tuple[str, str]  # a session, as the tables name its user and itself
@@ -43,11 +45,16 @@ class Watch:
         self._letters: Mapping[str, int] = {}
 
     def arm(self) -> None:
-        """Somebody waits or listens: look, if that is not going on already."""
+        """Somebody waits or listens: look soon enough, if that is not going on already."""
         loop = asyncio.get_running_loop()
-        if (self._loop is not loop or self._timer is None) and not self._closed:
+        delay = POLL if any(self._waiting()) else LISTENING
+        if self._timer is not None and self._loop is loop:
+            if self._timer.when() <= loop.time() + delay:  # also while a look is under way
+                return
+            self._timer.cancel()
+        if not self._closed:
             self._loop = loop
-            self._timer = loop.call_later(POLL, self._look)
+            self._timer = loop.call_later(delay, self._look)
 
     def close(self) -> None:
         """Look no more. Whoever still waits is woken, and finds that his store is closed."""

@@ -12,7 +12,7 @@ from agentflow.stores.sqlite import SqliteStore
 from agentflow.stores.sqlite_file import SqliteFile
 from agentflow.stores.sqlite_sessions import line_of
 from agentflow.stores.sqlite_threads import SqliteThreads
-from agentflow.stores.sqlite_watch import POLL, Watch
+from agentflow.stores.sqlite_watch import LISTENING, POLL, Watch
 from agentflow.testing.store_probe import KEY, clients, log
 from tests.builders import turns
 
@@ -120,13 +120,13 @@ async def test_who_listens_hears_of_each_letter_once_and_only_of_those_to_his_ru
     watch.arm()
     for run_id, name in (("a", "1"), ("b", "1"), ("a", "2")):
         await other.send_letter(run_id, Letter(id=name, verb="answer"))
-        await asyncio.sleep(5 * POLL)
+        await asyncio.sleep(3 * LISTENING)
         await other.append(f"{run_id}-{name}", log(f"{run_id}-{name}"))
-        await asyncio.sleep(5 * POLL)
+        await asyncio.sleep(3 * LISTENING)
     assert heard == ["a", "b", "a"]
     for one in leave:
         one()
-    await asyncio.sleep(2 * POLL)
+    await asyncio.sleep(2 * LISTENING)
     looks = watch.file.looks
     await asyncio.sleep(10 * POLL)
     assert watch.file.looks == looks
@@ -140,11 +140,22 @@ async def test_who_listens_is_not_told_of_errors_and_hears_again_after_them(watc
     watch.arm()
     watch.file.error = StoreError("it cannot be read")
     await other.send_letter("r", Letter(id="1", verb="answer"))
-    await asyncio.sleep(10 * POLL)
+    await asyncio.sleep(10 * LISTENING)
     assert heard == []
     watch.file.error = None
-    await asyncio.sleep(3 * POLL)
+    await asyncio.sleep(3 * LISTENING)
     assert heard == ["r"]
+    leave()
+
+
+@pytest.mark.virtual_time
+async def test_the_file_is_looked_at_less_often_while_somebody_only_listens(watch, other):
+    leave = watch.inboxes.join("r", lambda: None)
+    watch.arm()
+    await asyncio.sleep(10 * LISTENING)
+    assert 5 <= watch.file.looks <= 10
+    async with asyncio.timeout(3 * POLL):  # who begins to wait need not wait for the next of these looks
+        await wait(watch, watch.lines, line_of(KEY))
     leave()
 
 
