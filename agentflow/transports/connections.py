@@ -4,6 +4,7 @@ What is written to them, and in which form, is the business of each transport.
 """
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +16,25 @@ from agentflow.transports.auth import Caller
 
 T = TypeVar("T")
 
+SEND_BUFFER = 64 * 1024  # bytes of a stream that the system holds for its client, which Linux doubles; else megabytes
+
 
 class ConnectionEnded(Exception):  # noqa: N818  the server's decision, not a fault
     """The server has ended this connection: it shuts down, or the caller's key is good no more."""
+
+
+def hold_little(request: web.Request, stall: float) -> None:
+    """Let the system hold little for the client of a stream that begins, and cut one that is silent for `stall`.
+
+    That is one which acknowledges nothing of what is on its way, such as a machine that was switched off: without this
+    it would be given up after a quarter of an hour.
+    """
+    sock = request.transport.get_extra_info("socket") if request.transport is not None else None
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(stall * 1000)))
 
 
 class Connection:

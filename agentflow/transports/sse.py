@@ -28,7 +28,7 @@ from agentflow.transports.bodies import (
     read_query,
     request_id,
 )
-from agentflow.transports.connections import Connection, ConnectionEnded
+from agentflow.transports.connections import Connection, ConnectionEnded, hold_little
 from agentflow.transports.encoding import (
     PING,
     Form,
@@ -180,6 +180,7 @@ class Stream:
 
     async def open(self, name: str) -> None:
         """Send the headers, and the id with which a client that is cut off now comes back."""
+        hold_little(self._request, self._stall)
         await self.response.prepare(self._request)
         await self.send(opening(RETRY_MS, name))
 

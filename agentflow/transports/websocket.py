@@ -44,7 +44,7 @@ from agentflow.transports.adapter import (
 )
 from agentflow.transports.auth import CALLER
 from agentflow.transports.bodies import Identity, parse_json, read_query
-from agentflow.transports.connections import Connection, ConnectionEnded, Connections
+from agentflow.transports.connections import Connection, ConnectionEnded, Connections, hold_little
 from agentflow.transports.encoding import writes
 from agentflow.transports.masking import check_masks
 from agentflow.transports.refusals import RETRY_AFTER, Refused, error_body
@@ -121,6 +121,7 @@ async def websocket(request: web.Request) -> web.StreamResponse:
     ):
         if socket.can_prepare(request):
             check_masks(request)
+        hold_little(request, server.settings.server.stall)
         await socket.prepare(request)
         why = await _Client(server, connection, socket).serve()
         if why is not None:
@@ -237,6 +238,8 @@ class _Client:
             await self._refuse(name, _internal())
 
     async def _perform(self, command: Command) -> None:
+        if self._server.quotas is not None:
+            await self._server.quotas.command(self._connection.caller)
         adapter = Adapter(self._server, self._connection.caller.acting_for(command.user_id))
         events: Events | None = None
         if isinstance(command, RunCommand):

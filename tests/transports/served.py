@@ -134,7 +134,6 @@ async def listening(app, *, handler_cancellation=True):
     await runner.setup()
     try:
         listener = socket.create_server(("127.0.0.1", 0))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # so that a reader that stalls is soon felt
         await web.SockSite(runner, listener).start()
         async with aiohttp.ClientSession() as client:
             yield Served(app, runner, client)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import socket
 import struct
 from contextlib import asynccontextmanager
 
@@ -140,6 +141,17 @@ class Raw:
         assert kind == TEXT, (kind, data)
         return json.loads(data)
 
+    async def told_until_cut(self):
+        """The events that still come, by run; the connection must have been cut."""
+        seen = {}
+        try:
+            while True:
+                told = await self.told()
+                if "seq" in told:
+                    seen.setdefault(told["run_id"], []).append(decode(json.dumps(told)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return seen
+
     async def closed(self):
         """The code and the reason with which the server closes, past all else; None for a connection that is cut."""
         try:
@@ -157,6 +169,14 @@ class Raw:
                 pass
         except ConnectionError:
             return
+
+
+def narrow():
+    """A socket that takes little before it is read from."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.setblocking(False)
+    return made
 
 
 def handshake(host, path=PATH, **headers):

@@ -1,9 +1,10 @@
 import asyncio
+import socket
 
 import pytest
 
 from agentflow.transports.auth import Caller
-from agentflow.transports.connections import ConnectionEnded, Connections
+from agentflow.transports.connections import SEND_BUFFER, ConnectionEnded, Connections, hold_little
 from tests.transports.served import settled
 
 
@@ -94,3 +95,47 @@ async def test_one_that_is_ended_while_it_does_not_wait_notices_when_it_does():
         connection.end()
         with pytest.raises(ConnectionEnded):
             await connection.wait(value)
+
+
+class Dialled(asyncio.Protocol):
+    """The server's side of a connection, as a request has it."""
+
+    transport = None
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+
+async def option_of_a_stream(stall, level, option, family=socket.AF_INET):
+    near, far = socket.socketpair() if family == socket.AF_UNIX else tcp_pair()
+    with far:
+        transport, request = await asyncio.get_running_loop().connect_accepted_socket(Dialled, near)
+        hold_little(request, stall)
+        value = transport.get_extra_info("socket").getsockopt(level, option)
+        transport.abort()
+        await settled()
+    return value
+
+
+def tcp_pair():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        far = socket.create_connection(listener.getsockname())
+        return listener.accept()[0], far
+
+
+async def test_the_system_holds_little_for_the_client_of_a_stream():
+    held = await option_of_a_stream(15.0, socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert SEND_BUFFER <= held <= 2 * SEND_BUFFER
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="TCP_USER_TIMEOUT is Linux's")
+async def test_a_client_that_acknowledges_nothing_is_given_up_as_soon_as_one_that_takes_nothing():
+    assert await option_of_a_stream(15.0, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
+    assert await option_of_a_stream(0.0001, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1  # 0 would be for ever
+
+
+async def test_what_is_no_connection_of_the_internet_is_left_alone():
+    assert await option_of_a_stream(15.0, socket.SOL_SOCKET, socket.SO_SNDBUF, socket.AF_UNIX) > 2 * SEND_BUFFER
+    gone = Request()
+    gone.transport = None
+    hold_little(gone, 15.0)

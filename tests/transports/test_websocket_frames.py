@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import socket
 import struct
 
 import pytest
@@ -28,6 +27,7 @@ from tests.transports.sockets import (
     connected,
     frame,
     handshake,
+    narrow,
     raw,
 )
 
@@ -291,14 +291,6 @@ async def test_a_client_that_goes_during_the_handshake_leaves_nothing():
 RUNS = 14
 
 
-def narrow():
-    """A socket that takes little before it is read from."""
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    made.setblocking(False)
-    return made
-
-
 def talkative():
     return Agent(model=ScriptedModel(*["x" * 450_000] * RUNS))
 
@@ -329,7 +321,7 @@ async def test_a_client_that_takes_nothing_is_dropped_after_a_while_and_loses_no
             await asyncio.sleep(1 + CLOSE_SECONDS + 1)
             assert len(here.server.connections) == 0
             assert waiting_bytes(here) == 0
-            seen = await told_until_cut(client)
+            seen = await client.told_until_cut()
         assert seen
         async with connected(here) as client:
             client.events = seen
@@ -337,18 +329,6 @@ async def test_a_client_that_takes_nothing_is_dropped_after_a_while_and_loses_no
                 await client.accepted("follow", run_id=run_id, after=events[-1].seq)
             for run_id in seen:
                 assert_laws(await client.ended(run_id))
-
-
-async def told_until_cut(client):
-    """The events that have come, by run; the connection must have been cut."""
-    seen = {}
-    try:
-        while True:
-            told = await client.told()
-            if "seq" in told:
-                seen.setdefault(told["run_id"], []).append(decode(json.dumps(told)))
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return seen
 
 
 async def test_a_client_that_reads_again_in_time_is_told_why_it_is_dropped():
