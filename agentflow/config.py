@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 from agentflow.agent import Agent
 from agentflow.errors import ConfigError
-from agentflow.settings import Settings
+from agentflow.models.providers import PRESETS
+from agentflow.settings import Settings, provider_key
 from agentflow.stores.base import Store
 from agentflow.stores.in_memory import InMemoryStore
 from agentflow.stores.sqlite import SqliteStore
@@ -53,6 +55,14 @@ def load_agents(target: str) -> list[Agent]:
     if not agents or not all(isinstance(agent, Agent) for agent in agents):
         raise ConfigError(f"{target!r} names no Agent and no list of them: write the module, a colon, and the name")
     return agents
+
+
+def known_secrets(settings: Settings) -> list[str]:
+    """The keys and passwords that are configured, here or in the providers' variables: for who must not show them."""
+    keys = [provider.api_key for provider in settings.providers.values()]
+    keys += [provider_key(preset.key_variable) for preset in PRESETS.values()]
+    password = urlsplit(settings.memory.url or "").password
+    return [key.get_secret_value() for key in keys if key is not None] + ([password] if password else [])
 
 
 def open_store(settings: Settings, default: str = "in_memory") -> Store:

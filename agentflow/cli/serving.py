@@ -20,8 +20,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from agentflow.agent import Agent
 from agentflow.cli.kept import Tools
 from agentflow.cli.output import complain, print_lines
-from agentflow.config import build_agent, load_agents, open_store, trace_runs
+from agentflow.config import build_agent, known_secrets, load_agents, open_store, trace_runs
 from agentflow.errors import ConfigError
+from agentflow.observability.logs import logged
 from agentflow.settings import Settings
 from agentflow.stores.base import Store
 from agentflow.transports.app import create_app, drain
@@ -82,7 +83,13 @@ def serve(
 
 
 async def _serve(agents: Sequence[Agent], store: Store | None, settings: Settings) -> None:
-    app = create_app(agents, settings)
+    app, telemetry = create_app(agents, settings), settings.telemetry
+    secrets = known_secrets(settings)
+    with logged(telemetry.logs, app[SERVER].buses(), content=telemetry.log_content, secrets=secrets):
+        await _serve_app(app, agents, store, settings)
+
+
+async def _serve_app(app: web.Application, agents: Sequence[Agent], store: Store | None, settings: Settings) -> None:
     # The query of an address may hold a ticket, so that addresses are not logged.
     runner = web.AppRunner(
         app,

@@ -11,7 +11,7 @@ import pytest
 
 from agentflow import Settings
 from agentflow.cli import main
-from agentflow.testing import FakeProvider, Stall, text, tool_calls
+from agentflow.testing import FakeProvider, Stall, status, text, tool_calls
 from agentflow.transports.auth import Keys
 from tests.transports.served import Frames, read
 
@@ -59,7 +59,8 @@ def serving(agentflow):
     """`async with serving(...) as it`: a whole `agentflow serve`, once it is ready."""
 
     @asynccontextmanager
-    async def start(*arguments, **variables):
+    async def start(*arguments, logs="off", **variables):
+        variables["AGENTFLOW_TELEMETRY__LOGS"] = logs
         async with (
             agentflow("serve", "--port", "0", *arguments, **variables) as command,
             aiohttp.ClientSession() as client,
@@ -241,3 +242,30 @@ async def test_a_port_that_is_taken_is_said_in_a_line(serving, agentflow):
         assert finished.code == 2
         assert f"cannot listen on 127.0.0.1:{port}: " in finished.err
         assert finished.err.count("\n") == 1
+
+
+async def test_the_log_has_a_line_for_what_happens_and_no_secret_of_any_kind(serving):
+    secrets = {"key": "nvapi-canary-0123456789abcdef", "password": "correct-horse", "said": "canary of the user"}
+    replies = [
+        status(401, {"error": {"message": f"no such key: {secrets['key']}"}}),
+        tool_calls(("calculate", {"expression": f"password={secrets['password']}"})),
+        text("done"),
+        text("really done"),
+    ]
+    async with (
+        FakeProvider(*replies) as provider,
+        serving(logs="json", **at(provider) | {"NVIDIA_API_KEY": secrets["key"]}) as here,
+    ):
+        for _ in range(2):
+            await here.post("/api/agent/chat", {"input": secrets["said"], "model": "nv/llama-3.1-8b"})
+        async with here.client.get(here.address + "/metrics") as response:
+            metrics = await response.text()
+        _, said = await here.ended()
+    lines = [json.loads(line) for line in said.splitlines()]
+    happened = [line["event"] for line in lines if line["logger"] == "agentflow.runs"]
+    assert happened.count("run began") == 2
+    assert {"run failed", "run ended", "tool failed"} <= set(happened)
+    assert 'agentflow_runs_total{agent="agent",outcome="failed"} 1.0' in metrics
+    for secret in secrets.values():
+        assert secret not in said
+        assert secret not in metrics
