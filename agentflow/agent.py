@@ -66,8 +66,8 @@ class Agent:
     pydantic knows: the answer must be its JSON, is corrected once, and is then `reply.output`. `degraded` is the
     answer when every model has failed, instead of a failed run. `resolvers` are the steps that correct the notation of
     a model's arguments, in order; `tokenizer` counts where a provider does not (see `models.tokens`). Agents of one
-    app share `store`, `bus` and `gate`, their limits (`config.build_gates`), by passing them in; who made them closes
-    them.
+    app share `store`, `bus` and `gate`, their limits (see `observability.gates`), by passing them in; who made them
+    closes them.
 
     Constructing opens nothing; a wrong model or a missing key is told by the first `stream()`, `start()` or
     `chat()` as `ConfigError`. Use it as `async with`, or call `aclose()`.

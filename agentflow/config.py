@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from agentflow.agent import Agent
 from agentflow.errors import ConfigError
 from agentflow.models.providers import PRESETS
+from agentflow.observability.gates import build_gates
 from agentflow.settings import Settings, provider_key
 from agentflow.stores.base import Store
 from agentflow.stores.in_memory import InMemoryStore
@@ -41,19 +42,31 @@ def build_agent(
     told by its first run.
     """
     items = load_tools(tool_modules(settings, tools))
-    return Agent(settings=settings, model=model, base_url=base_url, tools=items, instructions=instructions, store=store)
+    return Agent(
+        settings=settings,
+        model=model,
+        base_url=base_url,
+        tools=items,
+        instructions=instructions,
+        store=store,
+        gate=build_gates(settings.limits),
+    )
 
 
-def load_agents(target: str) -> list[Agent]:
+def load_agents(target: str, settings: Settings) -> list[Agent]:
     """The agents that "module:name" stands for, where the name, "agent" if left out, is an `Agent` or a list of them.
 
-    The module is looked for in the current directory too. Raises `ConfigError`.
+    Those that have no gate of their own get the one that the settings describe. The module is looked for in the current
+    directory too. Raises `ConfigError`.
     """
     module, _, name = target.partition(":")
     found: Any = getattr(_imported(module, "module", "{}:agent"), name or "agent", None)
     agents: list[Agent] = list(found) if isinstance(found, list | tuple) else [found]
     if not agents or not all(isinstance(agent, Agent) for agent in agents):
         raise ConfigError(f"{target!r} names no Agent and no list of them: write the module, a colon, and the name")
+    gate = build_gates(settings.limits)
+    for agent in agents:
+        agent.gate = agent.gate or gate
     return agents
 
 

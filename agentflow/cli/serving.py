@@ -22,6 +22,7 @@ from agentflow.cli.kept import Tools
 from agentflow.cli.output import complain, print_lines
 from agentflow.config import build_agent, known_secrets, load_agents, open_store, trace_runs
 from agentflow.errors import ConfigError
+from agentflow.observability.gates import Gates
 from agentflow.observability.logs import logged
 from agentflow.settings import Settings
 from agentflow.stores.base import Store
@@ -71,7 +72,7 @@ def serve(
     elif tools:
         raise ConfigError(f"the agents of {target!r} have their own tools: leave --tools out")
     else:
-        agents = load_agents(target)
+        agents = load_agents(target, settings)
     end_traces = trace_runs(settings)
     try:
         asyncio.run(_serve(agents, store, settings))
@@ -114,6 +115,8 @@ async def _serve_app(app: web.Application, agents: Sequence[Agent], store: Store
         await runner.cleanup()
         for agent in agents:
             await agent.aclose()
+        for gate in {agent.gate for agent in agents if isinstance(agent.gate, Gates)}:
+            await gate.aclose()
         if store is not None:
             await store.aclose()
 

@@ -100,7 +100,9 @@ def all_routes() -> tuple[Route, ...]:
 
 async def _serving(app: web.Application) -> AsyncIterator[None]:
     server = app[SERVER]
-    sees = (server.presence.see, server.overview.see, server.firehose.see)
+    sees = [server.presence.see, server.overview.see, server.firehose.see]
+    if server.quotas is not None:
+        sees.append(server.quotas.see)
     taps = CompositeDisposable([bus.attach(see) for bus in server.buses() for see in sees])
     try:
         with measured(server):
@@ -109,6 +111,8 @@ async def _serving(app: web.Application) -> AsyncIterator[None]:
         taps.dispose()
         server.presence.close()
         await server.owner.aclose()
+        if server.quotas is not None:
+            await server.quotas.aclose()
 
 
 @web.middleware

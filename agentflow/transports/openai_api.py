@@ -17,6 +17,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -118,7 +119,7 @@ async def _begun(request: web.Request, server: Server, body: ChatCompletion) -> 
             reader, chain = server.reader(run_id), server.chain(run_id)
         else:
             alone = await stack.enter_async_context(_without_tools(server, agent))
-            chain = alone.start(message.request(caller.user_id))
+            chain = await server.admit(caller, partial(alone.start, message.request(caller.user_id)))
             run_id, reader = chain.run_id, alone.reader(chain.run_id)
         if session_id is None and chain is not None:
             stack.callback(chain.cancel, "disconnect")  # also one that waits for people: nobody will come back to it
@@ -167,6 +168,7 @@ def _without_tools(server: Server, agent: Agent) -> Agent:
         bus=agent.bus,
         settings=server.settings,
         clock=runtime.clock,
+        gate=runtime.gate,
     )
 
 

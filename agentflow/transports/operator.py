@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from agentflow.observability.gates import Gates
 from agentflow.transports.auth import CALLER
 from agentflow.transports.bodies import Identity, read_query
 from agentflow.transports.connections import ConnectionEnded
@@ -44,9 +45,23 @@ def seen(server: Server) -> dict[str, Any]:
             for agent in server.agents.values()
             for pool in agent.pools
         ],
+        "limits": _limits(server),
         "connections": len(server.connections),
         "firehose": {"readers": server.firehose.readers, "missed": server.firehose.missed},
         "draining": server.draining,
+    }
+
+
+def _limits(server: Server) -> dict[str, Any]:
+    """What waits for limits and how often each has refused, and the breakers; of all gates and of the server's keys."""
+    gates = {id(agent.gate): agent.gate for agent in server.agents.values() if isinstance(agent.gate, Gates)}
+    seen = [gate.snapshot() for gate in gates.values()]
+    if server.quotas is not None:
+        seen.append(server.quotas.snapshot())
+    return {
+        "waiting": sum(one["waiting"] for one in seen),
+        "refused": {limit: count for one in seen for limit, count in one["refused"].items()},
+        "breakers": [breaker for one in seen for breaker in one["breakers"]],
     }
 
 

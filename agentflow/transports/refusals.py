@@ -3,12 +3,13 @@
 It decides nothing: whoever refuses raises, and the middleware of `app` answers.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, RateLimitedError
 
 RETRY_AFTER = 1  # seconds after which what was unavailable may be asked for again
 
@@ -22,6 +23,7 @@ _STATUS: Mapping[str, int] = {
     "request": 400,
     "arguments": 400,
     "config": 400,
+    "rate_limited": 429,
 }
 _UNAVAILABLE = 503
 
@@ -33,6 +35,8 @@ _RUN_STATUS: Mapping[str, int] = {
     "user": 409,
     "superseded": 409,
     "disconnect": 409,
+    "rate_limited": 429,
+    "unavailable": 503,
 }
 
 
@@ -66,7 +70,10 @@ def refusal(error: AgentflowError) -> web.Response:
     if isinstance(error, Refused):
         return web.json_response(error_body(error.kind, str(error)), status=error.status, headers=error.headers)
     status = _STATUS.get(error.kind, _UNAVAILABLE)
-    headers = {"Retry-After": str(RETRY_AFTER)} if status == _UNAVAILABLE else {}
+    wait = RETRY_AFTER if status == _UNAVAILABLE else None
+    if isinstance(error, RateLimitedError) and error.retry_after is not None:
+        wait = max(math.ceil(error.retry_after), 1)
+    headers = {"Retry-After": str(wait)} if wait is not None else {}
     return web.json_response(error_body(error.kind, str(error)), status=status, headers=headers)
 
 

@@ -59,6 +59,9 @@ def add(app: web.Application, route: Route) -> None:
         if route.scope != "open":
             check_site(request, server.settings.server)
             request[CALLER] = authenticate(request, server.keys, server.tickets, route.scope)
+            if server.quotas is not None:
+                async with server.quotas.request(request[CALLER]):
+                    return await route.handler(request)
         return await route.handler(request)
 
     app.router.add_route(route.method, route.path, handle)

@@ -28,6 +28,7 @@ from agentflow.transports.bodies import Ask
 from agentflow.transports.connections import Connections
 from agentflow.transports.firehose import Firehose
 from agentflow.transports.presence import Presence
+from agentflow.transports.quotas import build_quotas
 from agentflow.transports.readings import Readings
 from agentflow.transports.refusals import RETRY_AFTER, Refused, unknown_run
 from agentflow.transports.views import RunView
@@ -65,6 +66,7 @@ class Server:
         self.firehose = Firehose()
         self.readings = Readings(self._last_seq)
         self.exposition: Callable[[str], tuple[bytes, str]] | None = None  # the metrics, as `Accept` wants them
+        self.quotas = build_quotas(settings.limits, self.clock, self.owner)
         self.draining = False
         self._beginning: dict[tuple[OutcomeKey, str], asyncio.Task[str | AgentflowError]] = {}
 
@@ -93,11 +95,12 @@ class Server:
         """Begin the run that is asked for, and give its id; with a `request_id` at most once, however often it is sent.
 
         The run goes on when the client leaves, for the grace. Raises `Refused`: 400 for what the agent does not take,
-        409 for a `request_id` that stands for another request, 503 while the server shuts down.
+        409 for a `request_id` that stands for another request, 503 while the server shuts down. Raises
+        `RateLimitedError` for more than the caller's key may have.
         """
         agent = self.agent(ask.agent)
         if request_id is None:
-            return self._start(agent, caller, ask)
+            return await self._start(agent, caller, ask)
         key = (OutcomeKey(_BEGUN, request_id, caller.user_id), _fingerprint(ask))
         task = self._beginning.get(key)
         if task is None:
@@ -121,7 +124,7 @@ class Server:
                     return earlier.run_id
                 return Refused(409, "conflict", f"request_id {key.key!r} was sent with another request; use a new one")
             try:
-                run_id = self._start(agent, caller, ask)
+                run_id = await self._start(agent, caller, ask)
             except AgentflowError:
                 await self.store.release_outcome(key, claim)
                 raise
@@ -131,17 +134,21 @@ class Server:
             return error
         return run_id
 
-    def _start(self, agent: Agent, caller: Caller, ask: Ask) -> str:
+    async def _start(self, agent: Agent, caller: Caller, ask: Ask) -> str:
         if self.draining:
             raise Refused(503, "unavailable", "the server shuts down; ask again", {"Retry-After": str(RETRY_AFTER)})
         try:
-            chain = agent.start(ask.request(caller.user_id))
+            chain = await self.admit(caller, lambda: agent.start(ask.request(caller.user_id)))
         except ConfigError as error:
             if ask.model is not None:
                 raise Refused(400, "config", str(error)) from error
             raise Refused(503, "config", str(error)) from error
         self.presence.begun(chain, caller.user_id, detached=ask.detached)
         return chain.run_id
+
+    async def admit(self, caller: Caller, start: Callable[[], AgentChain]) -> AgentChain:
+        """Begin a run if the caller's key may have one more. Raises `RateLimitedError`, and what `start` does."""
+        return start() if self.quotas is None else await self.quotas.run(caller, start)
 
     async def recover(self) -> None:
         """Take over the runs of these agents whose process died; see `Agent.recover`. They need no readers."""

@@ -128,6 +128,16 @@ async def test_the_agents_of_a_module_are_served(serving, tmp_path, target, name
         assert await here.ended() == (0, "")
 
 
+async def test_the_limits_of_the_settings_hold_for_the_agents_of_a_module(serving, tmp_path):
+    (tmp_path / "shop_agents.py").write_text(AGENTS)
+    limit = {"PER": "user", "REQUESTS": "1/h"}
+    variables = {f"AGENTFLOW_LIMITS__RATES__USERS__{name}": value for name, value in limit.items()}
+    async with serving("shop_agents:both", **variables) as here:
+        for agent, status in (("shop", 200), ("desk", 429)):
+            assert (await here.post("/api/agent/chat", {"input": "x", "agent": agent}))[0] == status
+        assert await here.ended() == (0, "")
+
+
 async def test_at_the_end_what_goes_on_is_cancelled_after_its_grace_and_told(serving):
     stalled = (*text("Hello there.").steps[:1], Stall())
     async with FakeProvider(stalled) as provider:

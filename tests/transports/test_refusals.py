@@ -27,6 +27,12 @@ def test_each_error_has_its_status_and_all_have_one_form(error, status):
     assert ("Retry-After" in answer.headers) == (status == 503)
 
 
+@pytest.mark.parametrize(("wait", "told"), [(0.2, "1"), (2.1, "3"), (None, None)])
+def test_what_is_over_a_limit_may_be_asked_for_when_there_is_room_again(wait, told):
+    answer = refusal(errors.RateLimitedError("x", retry_after=wait))
+    assert (answer.status, answer.headers.get("Retry-After")) == (429, told)
+
+
 def test_no_error_of_ours_is_a_fault_of_the_server():
     pending = [errors.AgentflowError]
     while pending:
@@ -37,13 +43,8 @@ def test_no_error_of_ours_is_a_fault_of_the_server():
 
 
 def test_how_a_run_ended_is_told_by_a_status():
-    assert [run_status(kind) for kind in ("timeout", "shutdown", "user", "status", "anything")] == [
-        504,
-        503,
-        409,
-        502,
-        502,
-    ]
+    kinds = ("timeout", "shutdown", "user", "rate_limited", "unavailable", "status", "anything")
+    assert [run_status(kind) for kind in kinds] == [504, 503, 409, 429, 503, 502, 502]
 
 
 def test_ids_of_strangers_are_not_repeated_at_length():
