@@ -103,6 +103,7 @@ class RunSpans:
         self._trace_id = earlier or secrets.token_hex(16)  # the latter where nobody makes spans
         self._earlier = earlier
         self._run_id = ""
+        self._about: spans.Attributes = {}
         self._clock: Clock | None = None
         self._at = 0  # the last time that something happened
         self._chains: dict[str, _Chain] = {}
@@ -122,7 +123,8 @@ class RunSpans:
     def begin(self, *, run_id: str, agent: str, session_id: str, model: str, clock: Clock) -> None:
         """See `RunTrace`. One that another process has begun has a span of its own once something happens in it."""
         self._run_id, self._clock = run_id, clock
-        attributes = spans.of_agent(agent, session_id, run_id, run_id) | {semconv.REQUEST_MODEL: model}
+        self._about = spans.of_agent(agent, session_id, run_id, run_id)
+        attributes = self._about | {semconv.REQUEST_MODEL: model}
         past = self._past() if self._earlier is not None else None
         root = Segment(self._family, f"{semconv.INVOKE_AGENT} {agent}", attributes, None, past=past)
         self._chains[run_id] = _Chain(root)
@@ -197,7 +199,7 @@ class RunSpans:
         root = self._chains.get(self._run_id)
         if root is None or self._run_id not in self._runs:
             return None
-        attributes = {semconv.OPERATION: operation, semconv.CHAIN: self._run_id}
+        attributes = self._about | {semconv.OPERATION: operation}
         # With a family of its own: what is remembered beside a run may end after it.
         segment = Segment(Family(self._manner.tracer, root.agent.context), operation, attributes, None)
         segment.live(self._now())
@@ -211,7 +213,8 @@ class RunSpans:
     @_harmless
     def close(self) -> None:
         """See `RunTrace`."""
-        self._runs.pop(self._run_id, None)
+        if self._runs.get(self._run_id) is self:  # else the run was taken over within this process
+            del self._runs[self._run_id]
         if self._family.open:  # its end could not be written
             self._family.end(self._now(), "stopped", "store")
 

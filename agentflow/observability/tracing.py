@@ -5,6 +5,7 @@ sampled, or that nobody records, costs one look-up per event. A run that never e
 alive itself, and not longer.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -21,6 +22,8 @@ from agentflow.chain.tracing import RunTrace
 from agentflow.events import AgentEvent
 from agentflow.observability import semconv
 from agentflow.observability.run_spans import W3C, Manner, RunSpans
+
+logger = logging.getLogger(__name__)
 
 
 class Tracing:
@@ -55,7 +58,7 @@ class Tracing:
         if trace.get_current_span().get_span_context().is_valid:
             yield
             return
-        token = current.attach(propagate.extract(headers))
+        token = current.attach(_extracted(headers))
         try:
             yield
         finally:
@@ -66,3 +69,11 @@ class Tracing:
         run = self._runs.get(event.run_id)
         if run is not None:
             run.see(event)
+
+
+def _extracted(headers: Mapping[str, str]) -> Context:
+    try:
+        return propagate.extract(headers)
+    except Exception:  # how a trace is carried is configured by the user, and a request is not to fail for it
+        logger.exception("the trace that a request names could not be read")
+        return current.get_current()

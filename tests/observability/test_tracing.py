@@ -1,9 +1,10 @@
 import gc
 import threading
+import uuid
 import weakref
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
@@ -11,6 +12,7 @@ from agentflow import Agent
 from agentflow.bus import EventBus
 from agentflow.chain.tracing import install, installed
 from agentflow.observability.tracing import Tracing
+from agentflow.streams import LoopClock
 from agentflow.testing import ScriptedModel
 from tests.observability.traces import traced
 from tests.transports.served import served
@@ -56,6 +58,29 @@ async def test_what_is_traced_lives_no_longer_than_its_run():
         del agent
         gc.collect()
         assert alive() is None
+
+
+async def test_a_run_taken_over_within_the_process_stays_traced_when_its_first_owner_lets_go(nobody):
+    tracing = Tracing(TracerProvider(shutdown_on_exit=False))
+    bus, about = EventBus(), {"run_id": str(uuid.uuid4()), "agent": "a", "session_id": "s", "model": "m"}
+    first = tracing.trace(bus, {}, None)
+    first.begin(**about, clock=LoopClock())
+    second = tracing.trace(bus, first.carried(), first.trace_id)
+    second.begin(**about, clock=LoopClock())
+    first.close()
+
+    assert tracing._runs[about["run_id"]] is second
+
+
+async def test_a_request_is_handled_although_its_trace_cannot_be_read(nobody, monkeypatch, caplog):
+    def extract(headers):
+        raise ValueError("a broken propagator")
+
+    monkeypatch.setattr(propagate, "extract", extract)
+    with Tracing(TracerProvider(shutdown_on_exit=False)).incoming({"traceparent": PARENT}):
+        pass
+
+    assert "could not be read" in caplog.text
 
 
 class Sink(SpanExporter):
