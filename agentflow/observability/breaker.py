@@ -136,6 +136,10 @@ class Breakers:
         breaker.leave(period, verdict, seconds, self._clock.monotonic())
         self._tell(breaker, previous, warn)
 
+    def states(self) -> dict[str, BreakerState]:
+        """The state of each by its name; may be asked on any thread."""
+        return {name: breaker.state for name, breaker in tuple(self._breakers.items())}
+
     def snapshot(self) -> list[dict[str, Any]]:
         """Each breaker's name, state, and shares of failed and of slow calls."""
         return [

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentflow.chain.gates import Pass, Step, Verdict
 from agentflow.errors import ModelUnavailableError, ToolUnavailableError
-from agentflow.observability.breaker import BreakerPolicy, Breakers, Change
+from agentflow.observability.breaker import BreakerPolicy, Breakers, BreakerState, Change
 from agentflow.observability.rate_limit import Grant, Limiter, MemoryLedger, Need, Quota
 from agentflow.settings import LimitSettings, RateSettings
 from agentflow.streams import Clock, LoopClock
@@ -90,6 +90,15 @@ class Gates:
         """See `Gate`."""
         places = [need for need in self._needs(step) if not need.quota.rate]
         return _Pass(self._limiter.hold(places), _no_breaker)
+
+    @property
+    def waiting(self) -> int:
+        """How many steps wait for a limit."""
+        return self._limiter.waiting
+
+    def states(self) -> Mapping[str, BreakerState]:
+        """The state of each breaker by its name; may be asked on any thread."""
+        return self.breakers.states() if self.breakers is not None else {}
 
     def snapshot(self) -> dict[str, Any]:
         """How many wait, how often each limit has refused, and the breakers."""

@@ -31,6 +31,7 @@ from agentflow.events import (
     WarningEvent,
 )
 from agentflow.observability import semconv
+from agentflow.observability.gates import Gates
 from agentflow.observability.instruments import Instruments, Labels, observe
 from agentflow.observability.semconv import Semconv
 from agentflow.observability.store_timing import timed
@@ -42,6 +43,9 @@ MAX_RUNS: Final = 10_000  # whose events are put together at once; the oldest go
 
 # A call that ends so has not run: its time is none.
 _NOT_RUN: Final = frozenset({"unknown_tool", "invalid_arguments", "rejected", "loop", "limit"})
+
+
+_BREAKER_STATES: Final = ("closed", "half_open", "open")
 
 
 @dataclass(slots=True)
@@ -256,6 +260,9 @@ class Metrics:
         observe(meter, "gauge", "agentflow.thread_pool_queue", "{call}", calls, lambda: self._pools("queued"))
         observe(meter, "gauge", "agentflow.thread_pool_busy", "{thread}", threads, lambda: self._pools("busy"))
         observe(meter, "gauge", "agentflow.thread_pool_abandoned", "{thread}", hung, lambda: self._pools("abandoned"))
+        waiting, state = "Steps that wait for a limit.", "Whether a provider or tool is called: 0 yes, 1 tried, 2 no."
+        observe(meter, "gauge", "agentflow.limiter_waiting", "{step}", waiting, self._waiting)
+        observe(meter, "gauge", "agentflow.breaker_state", "{state}", state, self._breakers)
 
     def _in_flight(self) -> Iterable[tuple[float, Labels]]:
         return [(sum(1 for _ in agent.live()), {"agent": agent.name}) for agent in self._agents if self._attached]
@@ -266,6 +273,17 @@ class Metrics:
             for pool in (pool for agent in self._everyone() for pool in agent.pools):
                 sums[pool.name] = sums.get(pool.name, 0) + getattr(pool, what)
         return [(value, {"pool": name}) for name, value in sums.items()]
+
+    def _waiting(self) -> Iterable[tuple[float, Labels]]:
+        return [(sum(gate.waiting for gate in gates), {})] if (gates := self._gates()) else []
+
+    def _breakers(self) -> Iterable[tuple[float, Labels]]:
+        states = {name: state for gate in self._gates() for name, state in gate.states().items()}
+        return [(_BREAKER_STATES.index(state), {"breaker": name}) for name, state in states.items()]
+
+    def _gates(self) -> list[Gates]:
+        gates = {id(agent.gate): agent.gate for agent in self._agents if self._attached}
+        return [gate for gate in gates.values() if isinstance(gate, Gates)]
 
     def _everyone(self) -> Iterator[Agent]:
         """The agents, and those below them, each once."""

@@ -3,6 +3,7 @@
 What adds up to a snapshot is in `observability.overview`; this process's runs only, each process having its own.
 """
 
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -60,7 +61,7 @@ def _limits(server: Server) -> dict[str, Any]:
         seen.append(server.quotas.snapshot())
     return {
         "waiting": sum(one["waiting"] for one in seen),
-        "refused": {limit: count for one in seen for limit, count in one["refused"].items()},
+        "refused": sum((Counter(one["refused"]) for one in seen), Counter()),
         "breakers": [breaker for one in seen for breaker in one["breakers"]],
     }
 

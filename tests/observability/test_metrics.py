@@ -3,13 +3,15 @@
 from collections import Counter
 from contextlib import asynccontextmanager
 
-from agentflow import Agent
+from agentflow import Agent, Settings
+from agentflow.errors import ModelStatusError
 from agentflow.events import ToolErrorEvent, ToolStartEvent
 from agentflow.observability import metrics as module
+from agentflow.observability.gates import build_gates
 from agentflow.observability.metrics import MAX_MODELS, Metrics
 from agentflow.observability.prometheus import Exposition
 from agentflow.testing import ScriptedModel, call
-from tests.builders import log_of, of
+from tests.builders import log_of, of, turns
 from tests.observability.mixed import look, mixed_agent, run_all, value, values
 
 
@@ -123,6 +125,22 @@ async def test_runs_in_flight_and_pools_are_as_they_are_when_they_are_read():
     assert value(after, "agentflow_runs_in_flight", agent="shop") == 0
     assert ("agentflow_thread_pool_busy", frozenset({("pool", "default")})) in after
     assert value(after, "agentflow_store_seconds_count", op="append") > 0
+
+
+async def test_limits_that_are_waited_for_and_breakers_are_told():
+    limits = Settings(limits={"rates": {"all": {"per": "all", "concurrent": 1}}, "breaker": {"window": 1}}).limits
+    broken = ModelStatusError("boom", status=500)
+    agent = Agent(model=ScriptedModel([broken]), settings=Settings(), gate=build_gates(limits))
+    async with measured(agent) as read:
+        first, second = agent.start("x"), agent.start("x")
+        await turns(3)
+        assert value(read(), "agentflow_limiter_waiting") == 1
+        second.cancel()
+        for run in (first, second):
+            await run
+        found = read()
+    assert value(found, "agentflow_limiter_waiting") == 0
+    assert value(found, "agentflow_breaker_state", breaker="model:scripted") == 2
 
 
 async def test_no_label_is_an_id_or_a_name_that_a_model_or_a_user_made_up():
