@@ -43,8 +43,8 @@ class SqliteStore:
     With the `level` "normal" nothing that was written is lost when the process is killed, with "full" also when the
     power goes, at the price of a sync to disk with every group of writes. Writes of many runs that come together are
     one group; one that fails does not hinder the others. What this process writes wakes those who wait in it at once;
-    what another writes is noticed within `sqlite_watch.POLL` seconds. A lock of another process is waited for, for
-    `patience` seconds.
+    what another writes is noticed within `sqlite_watch.POLL` seconds, a letter within `LISTENING`. A lock of another
+    process is waited for, for `patience` seconds.
 
     Finished runs, sessions and outcomes go `ttl` seconds after their last use by the system's clock, which is looked at
     when something is written. Leases, readers and places in lines are counted by the machine's monotonic clock, which

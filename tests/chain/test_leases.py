@@ -8,7 +8,7 @@ from agentflow import Agent, tool
 from agentflow.chain.leases import LEASE_SECONDS, Leases
 from agentflow.errors import LeaseLostError, StoreError
 from agentflow.events import WarningEvent
-from agentflow.stores.base import SessionKey
+from agentflow.stores.base import Letter, SessionKey
 from agentflow.stores.in_memory import InMemoryStore
 from agentflow.streams import LoopClock, TaskOwner
 from agentflow.testing import FailingLog, ScriptedModel, call
@@ -133,6 +133,38 @@ async def test_whose_lease_is_lost_is_told_once_and_the_others_are_kept():
     assert await store.acquire_lease("a", "a third", 1.0) is None  # it was not ours to give
     await leases.give_back("b")
     assert clock.open == []
+
+
+async def test_who_has_a_lease_hears_of_letters_at_once_and_with_every_renewal_while_they_lie():
+    store = a_store()
+    leases, _, _ = leases_of(store)
+    heard = []
+    await leases.take("a", never, lambda: heard.append(now()))
+    await leases.take("b", never, lambda: heard.append("b"))
+    await asyncio.sleep(1)
+    await store.send_letter("a", Letter(id="1", verb="answer"))
+    await asyncio.sleep(10)
+    assert heard == [1, LEASE_SECONDS / 3, LEASE_SECONDS * 2 / 3]
+    await store.delete_letters("a", ["1"])
+    await asyncio.sleep(10)
+    await leases.give_back("a")
+    await store.acquire_lease("a", "another", 1000.0)
+    await store.send_letter("a", Letter(id="2", verb="answer"))
+    await asyncio.sleep(10)
+    assert len(heard) == 3
+    await leases.give_back("b")
+
+
+async def test_whose_lease_is_lost_hears_no_letters_any_more():
+    store = a_store()
+    leases, _, _ = leases_of(store)
+    lost, heard = [], []
+    token = await leases.take("a", lost.append, lambda: heard.append("a"))
+    await store.release_lease("a", token)
+    await store.acquire_lease("a", "another", 1000.0)
+    await asyncio.sleep(LEASE_SECONDS)
+    await store.send_letter("a", Letter(id="1", verb="answer"))
+    assert (len(lost), heard) == (1, [])
 
 
 async def test_what_an_old_lease_comes_to_too_late_is_nothing_to_the_one_that_was_taken_since():
