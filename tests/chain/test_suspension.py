@@ -223,7 +223,7 @@ async def test_no_timer_outlives_what_it_was_set_for(decision):
         else:
             (start,) = of(await so_far(agent, chain), EventType.TOOL_START)
             chain.amend(start.call_id, {"input": "leave it"})
-        await turns(10)
+        await turns(20)
         assert timer.cancelled()
         await chain
         await checked(agent, chain)
