@@ -3,6 +3,7 @@
 A route whose model has no example here makes those tests fail: whoever adds one says what may be sent to it.
 """
 
+import re
 from urllib.parse import urlencode
 
 from agentflow.transports import bodies
@@ -12,6 +13,7 @@ from agentflow.transports.openai_messages import ChatCompletion
 from agentflow.transports.websocket import SocketQuery
 
 ROUTES = all_routes()
+_NAME = re.compile(r"{[^}]*}")
 SENT = tuple(route for route in ROUTES if route.body is not None)
 
 EXAMPLES = {
@@ -54,12 +56,17 @@ def name_of(route):
     return f"{route.method} {route.path}"
 
 
+def path_of(route, about):
+    """The path of a route about something."""
+    return _NAME.sub(lambda _: about, route.path)
+
+
 def target(route, about="r", **query):
     """The address of a route, with what its path is about and with a query as it should be but for what is given."""
-    path = route.path.replace("{id}", about).replace("{name}", about)
+    path = route.path.replace("{id}", about).replace("{name:.+}", about)
     assert "{" not in path, f"say in every_route what stands in {path}"
     query = (EXAMPLES[route.query] if route.query else {}) | query
-    return path + ("?" + urlencode(query, errors="surrogatepass") if query else "")
+    return path_of(route, about) + ("?" + urlencode(query, errors="surrogatepass") if query else "")
 
 
 def is_refusal(path, body):

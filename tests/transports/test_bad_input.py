@@ -14,7 +14,7 @@ from yarl import URL
 from agentflow import Agent
 from agentflow.models.base import ModelChunk
 from agentflow.transports import adapter
-from tests.transports.every_route import COMMANDS, EXAMPLES, ROUTES, SENT, is_refusal, name_of, target
+from tests.transports.every_route import COMMANDS, EXAMPLES, ROUTES, SENT, is_refusal, name_of, path_of, target
 from tests.transports.served import HandClock, served
 from tests.transports.sockets import connected
 from tests.transports.test_bodies import BAD_IDS, BAD_JSON
@@ -243,7 +243,7 @@ HEADERS = st.dictionaries(
 def requests(draw):
     """A request to any route: its method, its address, and what goes with it."""
     route = draw(st.sampled_from(ROUTES))
-    address = route.path.replace("{id}", draw(IDS)).replace("{name}", draw(IDS))
+    address = path_of(route, draw(IDS))
     options = {"headers": draw(HEADERS)}
     if route.query is not None:
         query = draw(mutated(of_model(route.query)))
