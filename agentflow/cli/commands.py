@@ -19,6 +19,7 @@ import typer
 from typer.exceptions import TyperException
 
 from agentflow.cli.chat import EXIT_CANCELLED, EXIT_FAILED, EXIT_USAGE, converse, setup_fault
+from agentflow.cli.dashboards import dashboards_app
 from agentflow.cli.doctor import examine
 from agentflow.cli.kept import Tools, kept_app
 from agentflow.cli.models import check, overview, pull, served
@@ -45,6 +46,7 @@ models_app = typer.Typer()
 app.add_typer(models_app, name="models")
 app.add_typer(kept_app)
 app.add_typer(serving_app)
+app.add_typer(dashboards_app, name="dashboards")
 
 BaseUrl: TypeAlias = Annotated[
     str | None,
