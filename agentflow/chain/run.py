@@ -144,6 +144,10 @@ class Run:
         """Note something about the run's surroundings in its log, if it goes on. On the loop's thread only."""
         self._performer.warn(code, message, data)
 
+    async def admitted(self) -> None:
+        """Wait until its gate has let it begin. Raises what it was refused with."""
+        await self._admission.decided()
+
     # -- consumers ---------------------------------------------------------------------------------------
 
     def join(self) -> Consumer:

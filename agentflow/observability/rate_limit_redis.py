@@ -118,7 +118,7 @@ class RedisLedger:
     ) -> None:
         # One connection, so that what is sent first is done first: a place is never renewed after it was given back.
         self._server = RedisServer(
-            url, prefix=prefix, ttl=lease, call_timeout=call_timeout, connections=1, require_aof=False
+            url, prefix=prefix, ttl=lease, call_timeout=call_timeout, connections=1, require_aof=None
         )
         self._clock = clock
         self._when_down = when_down

@@ -163,13 +163,13 @@ class RedisServer:
     Every call ends within `call_timeout` seconds, connecting included, and is sent once at most. Raises `StoreError`
     for whatever goes wrong: after most errors it is not known whether the server has done it. The first call checks
     whether what was acknowledged survives a restart of the server; what speaks against it stands in `warnings`
-    and is logged, with `require_aof` it is a `ConfigError`.
+    and is logged, with `require_aof` it is a `ConfigError`, and with None it does not matter.
 
     For one event loop at a time: its connections are closed with the loop's tasks, or by `aclose`.
     """
 
     def __init__(
-        self, url: str, *, prefix: str, ttl: float, call_timeout: float, connections: int, require_aof: bool
+        self, url: str, *, prefix: str, ttl: float, call_timeout: float, connections: int, require_aof: bool | None
     ) -> None:
         ours: dict[str, Any] = {
             "decode_responses": False,
@@ -299,6 +299,8 @@ class RedisServer:
             found = [f"{self.name} does not tell whether it keeps its data ({error})"]
         else:
             found = self._judge(info)
+        if self._require_aof is None:
+            found = []
         if found and self._require_aof:
             raise ConfigError("; ".join(found))
         version = await self._run(self._format, f"{self.prefix}:format", FORMAT)

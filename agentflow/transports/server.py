@@ -125,6 +125,7 @@ class Server:
                 return Refused(409, "conflict", f"request_id {key.key!r} was sent with another request; use a new one")
             try:
                 run_id = await self._start(agent, caller, ask)
+                await agent.attach(run_id).admitted()  # what is refused may be sent again
             except AgentflowError:
                 await self.store.release_outcome(key, claim)
                 raise

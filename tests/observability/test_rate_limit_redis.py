@@ -215,6 +215,15 @@ async def test_while_the_server_is_down_each_process_keeps_to_the_limits_by_itse
     await one.aclose()
 
 
+async def test_what_speaks_against_a_store_does_not_against_limits(tmp_path, caplog):
+    process = RedisProcess(tmp_path, PROGRAMS["redis8"], aof=False)
+    one = limiter(process.url)
+    await one.acquire([rated()])
+    await one.aclose()
+    process.kill()
+    assert caplog.records == []
+
+
 async def test_or_nothing_is_let_through(own_redis):
     one = limiter(own_redis.url, call_timeout=0.2, when_down="refuse")
     own_redis.kill()

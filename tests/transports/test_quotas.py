@@ -165,6 +165,17 @@ async def test_a_request_id_that_was_refused_may_be_sent_again():
         assert (await here.posted("/api/agent/chat", ask))[0] == 200
 
 
+async def test_a_request_id_that_the_agents_gate_refused_may_be_sent_again_too():
+    clock = HandClock()
+    settings = Settings(limits={"rates": {"users": {"per": "user", "requests": "1/m"}}, "wait": "1ms"})
+    agent = Agent(model=ScriptedModel("hi", "again"), gate=build_gates(settings.limits, clock))
+    async with served(agent) as here:
+        await here.ask("x", request_id="1")
+        for status in (429, 429, 200, 200):
+            assert (await here.posted("/api/agent/chat", {"input": "x", "request_id": "2"}))[0] == status
+            clock.advance(30 if status == 429 else 0)
+
+
 async def test_disconnects_at_any_moment_leave_nothing_taken():
     async with limited(Agent(model=ScriptedModel(*["one two three"] * 200)), concurrent=500, connections=500) as here:
         for moment in range(100):
