@@ -46,12 +46,12 @@ async def forever() -> str:
     await asyncio.Event().wait()
 
 
-def mixed_agent(**options):
-    """An agent whose runs, asked for in this order by `run_all`, end in every way."""
+def mixed_agent(times=1, **options):
+    """An agent whose runs, asked for in this order by `run_all`, end in every way; so often can they be."""
     helper = Agent(
         name="helper",
         description="Helps.",
-        model=ScriptedModel([call("look", key="h")], "helped", [ModelError("gone", provider="scripted")]),
+        model=ScriptedModel(*[[call("look", key="h")], "helped", [ModelError("gone", provider="scripted")]] * times),
         tools=[look],
     )
     script = (
@@ -69,7 +69,7 @@ def mixed_agent(**options):
     )
 
     tools = [look, broken, flaky_tool(), pay, forever, helper.as_tool()]
-    return Agent(name="shop", model=ScriptedModel(*script), tools=tools, **options)
+    return Agent(name="shop", model=ScriptedModel(*script * times), tools=tools, **options)
 
 
 async def run_all(agent):
