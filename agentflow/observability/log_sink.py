@@ -9,7 +9,8 @@ import queue
 import threading
 from typing import Final, TextIO
 
-CAPACITY: Final = 10_000  # records that may wait to be written
+CAPACITY: Final = 4096  # records that may wait to be written
+MAX_RECORD: Final = 16 * 1024  # characters of a record's text that are kept
 _PATIENCE: Final = 2.0  # seconds in which what waits is still written at the end
 
 
@@ -34,9 +35,9 @@ class Sink(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record. Its text is made now, since what it is made from may change."""
         try:
-            if record.args:
+            if not isinstance(record.msg, dict):  # else it is structlog's, and nobody else has it
                 record = copy.copy(record)
-                record.msg, record.args = record.getMessage(), None
+                record.msg, record.args = record.getMessage()[:MAX_RECORD], None
             self._records.put_nowait(record)
         except queue.Full:
             self.dropped += 1

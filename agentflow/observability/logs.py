@@ -127,7 +127,7 @@ def _clean(value: Any, name: str, masks: Masks) -> Any:
 
 def _cut(text: str, masks: Masks) -> str:
     shown = masks.hide(text[: MAX_TEXT + _MARGIN])
-    return shown if len(text) <= MAX_TEXT else f"{shown[:MAX_TEXT]}... ({len(text)} characters)"
+    return shown if len(text) <= MAX_TEXT else f"{shown[:MAX_TEXT]}..."
 
 
 def _as_json(_: Any, __: str, event: EventDict) -> str:

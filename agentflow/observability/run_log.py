@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from msgspec.json import encode as encode_json
+
 from agentflow.events import (
     AgentEvent,
     ApprovalEvent,
@@ -30,6 +32,7 @@ from agentflow.events import (
 Fields: TypeAlias = dict[str, Any]
 Line: TypeAlias = tuple[int, str, Fields]  # level, what happened, more about it
 
+MAX_WORDS: Final = 2048  # characters of one text, and bytes of what is no text
 _I: Final = logging.INFO
 _W: Final = logging.WARNING
 
@@ -40,7 +43,15 @@ def line_of(event: AgentEvent, *, content: bool = False) -> Line | None:
     if describe is None:
         return None
     level, what, fields, words = describe(event)
-    return level, what, _common(event) | fields | (words if content else {})
+    said = {name: _beginning(value) for name, value in words.items()} if content else {}
+    return level, what, _common(event) | fields | said
+
+
+def _beginning(value: Any) -> str | None:
+    """So much of it that a line can show; what waits to be written is held in memory."""
+    if value is None or isinstance(value, str):
+        return value[:MAX_WORDS] if value is not None else None
+    return encode_json(value)[:MAX_WORDS].decode("utf-8", "replace")
 
 
 def _common(event: AgentEvent) -> Fields:

@@ -4,6 +4,7 @@ It changes nothing of what they do, and costs nothing while nobody measures.
 """
 
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
@@ -12,6 +13,8 @@ from reactivex import abc
 from reactivex.disposable import Disposable
 
 from agentflow.stores.base import Store
+
+logger = logging.getLogger(__name__)
 
 Record: TypeAlias = Callable[[str, float], None]  # the operation's name, seconds
 
@@ -27,9 +30,11 @@ def timed(store: Store, record: Record, *, now: Callable[[], float] = time.perf_
     """Tell `record` of every operation of `store` that ends, however it ends, until the result is disposed.
 
     The agents that share a store have it already when somebody begins to measure, so that no wrapper could be put
-    round it: its own methods are replaced, on this object only. A store that does not allow that is not measured.
+    round it: its own methods are replaced, on this object only. A store that does not allow that is not measured. If
+    `record` raises it is logged, and told nothing more: no operation fails for it.
     """
-    replaced = [name for name in OPERATIONS if _replace(store, name, record, now)]
+    told = _Told(record)
+    replaced = [name for name in OPERATIONS if _replace(store, name, told, now)]
 
     def restore() -> None:
         for name in replaced:
@@ -38,7 +43,23 @@ def timed(store: Store, record: Record, *, now: Callable[[], float] = time.perf_
     return Disposable(restore)
 
 
-def _replace(store: Store, name: str, record: Record, now: Callable[[], float]) -> bool:
+class _Told:
+    """Tells `record`, as long as it does not raise."""
+
+    def __init__(self, record: Record) -> None:
+        self._record: Record | None = record
+
+    def __call__(self, name: str, seconds: float) -> None:
+        if self._record is None:
+            return
+        try:
+            self._record(name, seconds)
+        except Exception:
+            self._record = None
+            logger.exception("the store is measured no more: what records its times has failed")
+
+
+def _replace(store: Store, name: str, told: Record, now: Callable[[], float]) -> bool:
     operation: Callable[..., Awaitable[Any]] | None = getattr(store, name, None)
     if operation is None or not hasattr(store, "__dict__") or name in vars(store):  # measured already
         return False
@@ -48,7 +69,7 @@ def _replace(store: Store, name: str, record: Record, now: Callable[[], float]) 
         try:
             return await operation(*args, **fields)
         finally:
-            record(name, now() - began)
+            told(name, now() - began)
 
     setattr(store, name, measured)
     return True

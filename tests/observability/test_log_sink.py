@@ -4,7 +4,7 @@ import io
 import logging
 import threading
 
-from agentflow.observability.log_sink import Sink
+from agentflow.observability.log_sink import MAX_RECORD, Sink
 
 
 class Blocked(io.StringIO):
@@ -77,3 +77,11 @@ def test_a_stream_that_fails_and_a_record_that_is_wrong_raise_nothing(capsys):
     sink.close()
     assert sink.failed == 2
     assert capsys.readouterr().err == ""
+
+
+def test_what_waits_is_bounded_in_size_too():
+    stream = io.StringIO()
+    sink = Sink(stream, logging.Formatter())
+    logger_to(sink).info("%s", "x" * 10 * MAX_RECORD)
+    sink.close()
+    assert len(stream.getvalue()) == MAX_RECORD + 1

@@ -3,14 +3,17 @@
 from collections import Counter
 from contextlib import asynccontextmanager
 
-from agentflow import Agent, Settings
-from agentflow.errors import ModelStatusError
+import pytest
+from opentelemetry.metrics import NoOpMeter
+
+from agentflow import Agent, InMemoryStore, Settings
+from agentflow.errors import ModelStatusError, StoreError
 from agentflow.events import ToolErrorEvent, ToolStartEvent
 from agentflow.observability import metrics as module
 from agentflow.observability.gates import build_gates
 from agentflow.observability.metrics import MAX_MODELS, Metrics
 from agentflow.observability.prometheus import Exposition
-from agentflow.testing import ScriptedModel, call
+from agentflow.testing import FailingLog, ScriptedModel, call
 from tests.builders import log_of, of, turns
 from tests.observability.mixed import look, mixed_agent, run_all, value, values
 
@@ -173,6 +176,43 @@ async def test_runs_whose_end_is_never_seen_are_forgotten(monkeypatch):
         for _ in range(9):
             await agent.chat("hi")
     assert len(metrics._runs) == 3
+
+
+async def test_what_no_log_accepted_is_not_counted_and_a_broken_run_is_not_in_flight():
+    store = FailingLog(InMemoryStore(), fail_at=4)
+    agent = Agent(name="shop", model=ScriptedModel([call("look", key="a")], "done"), tools=[look], store=store)
+    async with measured(agent) as read:
+        with pytest.raises(StoreError):
+            await agent.chat("hi")
+        found = read()
+        (record,) = await store.list_runs()
+        log = await store.read(record.run_id, 0, 99)
+    assert value(found, "agentflow_runs_in_flight", agent="shop") == 0
+    assert value(found, "agentflow_runs_total") == 0
+    assert value(found, "agentflow_tool_calls_total") == len(closings(log))
+    assert value(found, "agentflow_model_duration_seconds_count") == len(of(log, "model_complete"))
+
+
+async def test_instruments_that_fail_harm_no_run():
+    class Broken(NoOpMeter):
+        def create_counter(self, *args, **fields):
+            return BrokenInstrument()
+
+        def create_histogram(self, *args, **fields):
+            return BrokenInstrument()
+
+    class BrokenInstrument:
+        def add(self, *args):
+            raise OSError("no exporter")
+
+        record = add
+
+    agent = mixed_agent()
+    attached = Metrics(Broken("broken"), [agent]).attach()
+    async with agent:
+        logs = [await log_of(agent, run_id) for run_id in await run_all(agent)]
+    attached.dispose()
+    assert Counter(log[-1].type.value for log in logs) == {"final": 4, "failed": 1, "cancelled": 1}
 
 
 async def test_nothing_is_counted_or_told_after_the_end():

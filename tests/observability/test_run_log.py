@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from agentflow.observability.run_log import line_of
+from agentflow.observability.run_log import MAX_WORDS, line_of
 from tests import builders
 from tests.builders import log_of
 from tests.observability.mixed import mixed_agent, run_all
@@ -58,3 +58,8 @@ async def test_words_are_told_only_where_they_are_asked_for():
 )
 def test_the_level_says_how_bad_it_is(event, level):
     assert line_of(event)[0] == level
+
+
+def test_no_more_of_words_is_kept_than_a_line_can_show():
+    _, _, fields = line_of(builders.begin("x" * 10 * MAX_WORDS), content=True)
+    assert len(fields["text"]) == MAX_WORDS

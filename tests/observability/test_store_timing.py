@@ -47,3 +47,14 @@ async def test_a_store_is_measured_once_and_one_that_cannot_be_is_left():
     assert told == ["last", "last"]
     first.dispose()
     timed(Closed(), lambda name, _: told.append(name)).dispose()
+
+
+async def test_what_fails_to_record_fails_no_operation_and_is_told_nothing_more(caplog):
+    def record(name, seconds):
+        raise OSError("no exporter")
+
+    store = InMemoryStore()
+    measuring = timed(store, record)
+    assert [await store.last("r1"), await store.last("r1")] == [None, None]
+    assert caplog.text.count("measured no more") == 1
+    measuring.dispose()

@@ -6,6 +6,7 @@ from agentflow import Agent, Settings
 from agentflow.streams import TaskOwner
 from agentflow.testing import ScriptedModel
 from agentflow.transports.auth import new_key
+from agentflow.transports.metrics import _warn
 from tests.observability.mixed import mixed_agent, run_all, value, values
 from tests.transports.served import Gate, served
 
@@ -100,6 +101,18 @@ async def test_the_loop_is_watched_while_a_run_goes_on():
             pass
         gate.open.set()
         await asking
+
+
+async def test_the_runs_that_go_on_are_told_what_held_the_loop():
+    gate, owner = Gate(), TaskOwner()
+    async with served(Agent(model=gate)) as here:
+        asking = owner.spawn(here.ask(), name="asking")
+        await gate.waiting.wait()
+        _warn(here.server, "the event loop came late", {"milliseconds": 300.0})
+        gate.open.set()
+        run_id = (await asking)["run_id"]
+        events = await here.server.store.read(run_id, 0, 99)
+    assert [(e.code, e.data) for e in events if e.type == "warning"] == [("loop_lag", {"milliseconds": 300.0})]
 
 
 async def test_two_servers_in_one_process_count_for_themselves():
