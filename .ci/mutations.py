@@ -1,7 +1,7 @@
 """Break one guarantee after another and show that the suite notices: `python .ci/mutations.py [NAME ...]`.
 
 Each mutation is a small edit in a copy of the tree; the tests named with it must then fail. Ends with exit code 1
-if one does not, or if the text that it edits is not there any more. Takes about four minutes in all.
+if one does not, or if the text that it edits is not there any more. Takes about six minutes in all.
 """
 
 import os
@@ -279,6 +279,111 @@ MUTATIONS = (
         "if waited:",
         "if False:",
         ("tests/chain/test_handle.py",),
+    ),
+    Mutation(
+        "access: every secret is that of the key",
+        "agentflow/transports/auth.py",
+        "if not hmac.compare_digest(given.encode(), expected.encode()) or known is None:",
+        "if known is None:",
+        ("tests/transports/test_auth.py",),
+    ),
+    Mutation(
+        "access: keys are compared as texts are, which takes as long as they are alike",
+        "agentflow/transports/auth.py",
+        "if not hmac.compare_digest(given.encode(), expected.encode()) or known is None:",
+        "if given != expected or known is None:",
+        ("tests/transports/test_auth.py",),
+    ),
+    Mutation(
+        "access: a ticket is good more than once",
+        "agentflow/transports/auth.py",
+        "self._issued.pop(_digest(ticket), (0.0, None))",
+        "self._issued.get(_digest(ticket), (0.0, None))",
+        ("tests/transports/test_auth.py",),
+    ),
+    Mutation(
+        "access: a key that is revoked keeps what it has open",
+        "agentflow/transports/server.py",
+        "self.connections.end(gone)",
+        "pass",
+        ("tests/transports/test_tenants.py",),
+    ),
+    Mutation(
+        "access: pages of every origin are let in",
+        "agentflow/transports/auth.py",
+        "if origin in settings.allowed_origins:",
+        "if True:",
+        ("tests/transports/test_origins.py",),
+    ),
+    Mutation(
+        "access: every host name is the server's",
+        "agentflow/transports/app.py",
+        "        check_host(request, settings)\n",
+        "",
+        ("tests/transports/test_origins.py",),
+    ),
+    Mutation(
+        "access: what another site makes a browser ask is done",
+        "agentflow/transports/routes.py",
+        "check_site(request, server.settings.server)",
+        "pass",
+        ("tests/transports/test_origins.py",),
+    ),
+    Mutation(
+        "access: runs are everybody's",
+        "agentflow/transports/server.py",
+        "if owner is None or not (caller.sees_all or owner[0] == caller.user_id):",
+        "if owner is None:",
+        ("tests/transports/test_tenants.py",),
+    ),
+    Mutation(
+        "access: a key stands for every user",
+        "agentflow/transports/auth.py",
+        "if self.key_id is not None:",
+        "if False:",
+        ("tests/transports/test_tenants.py",),
+    ),
+    Mutation(
+        "access: what is for operators is for all",
+        "agentflow/transports/auth.py",
+        'if scope != "open" and scope not in caller.scopes and not caller.sees_all:',
+        "if False:",
+        ("tests/transports/test_tenants.py",),
+    ),
+    Mutation(
+        "input: a body may be nested as deep as it likes",
+        "agentflow/transports/bodies.py",
+        "if depth >= MAX_DEPTH:",
+        "if False:",
+        ("tests/transports/test_bad_input.py",),
+    ),
+    Mutation(
+        "input: a body in pieces is read without bound",
+        "agentflow/transports/bodies.py",
+        "if size > limit:",
+        "if False:",
+        ("tests/transports/test_bad_input.py",),
+    ),
+    Mutation(
+        "input: a client of the WebSocket need not mask",
+        "agentflow/transports/masking.py",
+        "if not head[1] & _MASKED:",
+        "if False:",
+        ("tests/transports/test_masking.py",),
+    ),
+    Mutation(
+        "pairing: a model is shown what clients of OpenAI's API send as it comes",
+        "agentflow/memory/window.py",
+        "repair(said, self._call_ids)",
+        "said",
+        ("tests/transports/test_openai_api.py",),
+    ),
+    Mutation(
+        "pairing: a client of AG-UI resumes without an answer to all that waits",
+        "agentflow/transports/ag_ui.py",
+        "    if missing:",
+        "    if False:",
+        ("tests/transports/test_ag_ui.py",),
     ),
 )
 

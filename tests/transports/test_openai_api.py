@@ -5,6 +5,7 @@ import pytest
 from aiohttp import web
 
 from agentflow import Agent, tool
+from agentflow.messages import unpaired
 from agentflow.models.base import ModelChunk
 from agentflow.stores.base import SessionKey
 from agentflow.testing import ScriptedModel, call
@@ -162,6 +163,37 @@ async def test_calls_in_the_history_are_shown_with_their_results():
         assert [one.role for one in model.requests[0].messages] == ["user", "assistant", "tool", "assistant", "user"]
         assert model.requests[0].messages[1].tool_calls[0].raw_arguments == '{"a": 1}'
         assert model.heard[0][-1] == ("user", "Now:two")
+
+
+CALLED = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "done"}
+SAID = {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [CALLED],
+        [RESULT],
+        [SAID, CALLED],
+        [SAID, RESULT],
+        [SAID, RESULT, CALLED],
+        [SAID, CALLED, RESULT, RESULT],
+        [SAID, CALLED, CALLED, RESULT],
+        [SAID, CALLED, {"role": "assistant", "content": "y"}, RESULT],
+    ],
+)
+async def test_no_model_is_shown_calls_without_results_or_results_without_calls(history):
+    model = Listener()
+    async with served(Agent(model=model)) as here:
+        status, _ = await here.posted(CHAT, asked(messages=[*history, SAID]))
+        assert status == 200
+        assert unpaired(model.requests[0].messages) is None
+        assert model.requests[0].messages[-1].text == "x"
 
 
 async def test_with_a_session_the_server_keeps_the_conversation():
