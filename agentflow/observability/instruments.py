@@ -6,7 +6,7 @@ What is counted is in `metrics`. Prometheus sees each name with "_" for ".", its
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
 from agentflow.observability import semconv
 from agentflow.observability.semconv import Semconv
@@ -18,11 +18,27 @@ Reading: TypeAlias = Callable[[], Iterable[tuple[float, Labels]]]
 _SHORT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
+class Tally:
+    """A counter that costs little to add to: OpenTelemetry asks for its sums when metrics are collected."""
+
+    def __init__(self, meter: Meter, name: str, unit: str, description: str) -> None:
+        self._sums: dict[tuple[tuple[str, str], ...], int] = {}
+        observe(meter, "counter", name, unit, description, self._read)
+
+    def add(self, amount: int, labels: Labels) -> None:
+        """So many more with these labels, which are always given in the same order. 0 begins the series."""
+        key = tuple(labels.items())
+        self._sums[key] = self._sums.get(key, 0) + amount
+
+    def _read(self) -> Iterable[tuple[float, Labels]]:
+        return [(amount, dict(key)) for key, amount in tuple(self._sums.items())]
+
+
 class Instruments:
     """All instruments that events and measurements are recorded with, made once for a meter."""
 
     def __init__(self, meter: Meter, conventions: Semconv) -> None:
-        self.runs = _counter(meter, "agentflow.runs", "{run}", "Runs that have ended, by agent and outcome.")
+        self.runs = Tally(meter, "agentflow.runs", "{run}", "Runs that have ended, by agent and outcome.")
         self.run_duration = _histogram(
             meter, "agentflow.run.duration", "s", "Time of runs that have ended.", semconv.AGENT_SECONDS
         )
@@ -32,17 +48,17 @@ class Instruments:
         self.first_chunk = _histogram(
             meter, "agentflow.first_chunk", "s", "Time to the first piece of a model's answer.", semconv.CALL_SECONDS
         )
-        self.tool_calls = _counter(meter, "agentflow.tool_calls", "{call}", "Tool calls that are closed, by status.")
+        self.tool_calls = Tally(meter, "agentflow.tool_calls", "{call}", "Tool calls that are closed, by status.")
         self.tool_duration = _histogram(
             meter, "agentflow.tool.duration", "s", "Time of each attempt of a tool call.", semconv.CALL_SECONDS
         )
-        self.tool_retries = _counter(
+        self.tool_retries = Tally(
             meter, "agentflow.tool_retries", "{attempt}", "Attempts of tool calls that are made again."
         )
-        self.corrections = _counter(
+        self.corrections = Tally(
             meter, "agentflow.argument_corrections", "{call}", "Tool calls whose arguments were corrected."
         )
-        self.warnings = _counter(meter, "agentflow.warnings", "{warning}", "Warnings in the logs of runs, by code.")
+        self.warnings = Tally(meter, "agentflow.warnings", "{warning}", "Warnings in the logs of runs, by code.")
         self.cancel_latency = _histogram(
             meter, "agentflow.cancel_latency", "s", "Time from a run's cancel to its end.", _SHORT_SECONDS
         )
@@ -64,8 +80,8 @@ class _GenAI:
         self.first_chunk = _histogram(
             meter, semconv.INFERENCE_FIRST_CHUNK, "s", "Time to the first chunk of an answer.", semconv.CALL_SECONDS
         )
-        self.input_tokens = _counter(meter, semconv.INPUT_TOKENS, "{token}", "Tokens that models have read.")
-        self.output_tokens = _counter(meter, semconv.OUTPUT_TOKENS, "{token}", "Tokens that models have written.")
+        self.input_tokens = Tally(meter, semconv.INPUT_TOKENS, "{token}", "Tokens that models have read.")
+        self.output_tokens = Tally(meter, semconv.OUTPUT_TOKENS, "{token}", "Tokens that models have written.")
         self.call_input_tokens = _histogram(
             meter, semconv.OPERATION_INPUT_TOKENS, "{token}", "Tokens that one model call has read.", semconv.TOKENS
         )
@@ -112,10 +128,6 @@ def observe(
 
     make = meter.create_observable_gauge if kind == "gauge" else meter.create_observable_counter
     make(name, [callback], unit=unit, description=description)
-
-
-def _counter(meter: Meter, name: str, unit: str, description: str) -> Counter:
-    return meter.create_counter(name, unit=unit, description=description)
 
 
 def _histogram(meter: Meter, name: str, unit: str, description: str, bounds: Sequence[float]) -> Histogram:

@@ -18,6 +18,7 @@ from structlog.typing import EventDict, Processor
 
 from agentflow.bus import EventBus
 from agentflow.events import AgentEvent, plain
+from agentflow.messages import clean_text
 from agentflow.observability.log_sink import Sink
 from agentflow.observability.masking import Masks
 from agentflow.observability.run_log import line_of
@@ -105,24 +106,32 @@ def _time(seconds: float) -> str:
 
 def _cleaner(masks: Masks) -> Processor:
     def clean(_: Any, __: str, event: EventDict) -> EventDict:
-        return {name: _clean(value, name, masks) for name, value in plain(event).items()}
+        return {name: _clean(value, name, masks) for name, value in event.items()}
 
     return clean
 
 
 def _clean(value: Any, name: str, masks: Masks) -> Any:
-    if isinstance(value, str):
-        if name in _OWN_IDS:
-            return value[:MAX_TEXT]
-        if name == "exception":
-            lines = "\n".join(_cut(line, masks) for line in value.splitlines()[-_MAX_LINES:])
-            return lines if len(lines) <= _MAX_TRACE else lines[-_MAX_TRACE:].partition("\n")[2]
-        return _cut(value, masks)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if not isinstance(value, str):
+        return _clean_parts(plain(value), name, masks)
+    text = value if value.isascii() else clean_text(value)
+    if name in _OWN_IDS:
+        return text
+    if name == "exception":
+        lines = "\n".join(_cut(line, masks) for line in text.splitlines()[-_MAX_LINES:])
+        return lines if len(lines) <= _MAX_TRACE else lines[-_MAX_TRACE:].partition("\n")[2]
+    return _cut(text, masks)
+
+
+def _clean_parts(value: Any, name: str, masks: Masks) -> Any:
+    """The same for what JSON knows."""
     if isinstance(value, dict):
         return {masks.hide(key[:MAX_TEXT]): _clean(item, key, masks) for key, item in value.items()}
     if isinstance(value, list):
         return [_clean(item, name, masks) for item in value]
-    return value
+    return value if isinstance(value, float) else _clean(value, name, masks)
 
 
 def _cut(text: str, masks: Masks) -> str:

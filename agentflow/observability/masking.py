@@ -6,6 +6,7 @@ are not to be given here, since they look alike.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from agentflow.models.failures import mask
@@ -13,6 +14,8 @@ from agentflow.tools.failures import without_keys
 
 HIDDEN: Final = "***"
 _SHORTEST: Final = 8  # characters of a known secret: shorter ones would hide ordinary words
+_SHORT: Final = 128  # characters of a text that is likely to come again, as names and ids do
+_REMEMBERED: Final = 4096  # of these
 
 # Keys of this server; long runs of hex digits; and what has letters of both cases and digits for 32 characters on end.
 _OPAQUE = re.compile(
@@ -27,9 +30,13 @@ class Masks:
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         self._known = sorted({text for text in known if len(text) >= _SHORTEST}, key=len, reverse=True)
+        self._hidden_before = lru_cache(_REMEMBERED)(self._hidden)
 
     def hide(self, text: str) -> str:
         """The text with stars in place of secrets. It takes time in proportion to the text: cut it before."""
+        return self._hidden_before(text) if len(text) <= _SHORT else self._hidden(text)
+
+    def _hidden(self, text: str) -> str:
         for secret in self._known:
             text = text.replace(secret, HIDDEN)
         return _OPAQUE.sub(HIDDEN, without_keys(mask(text)))

@@ -5,7 +5,7 @@ What is measured with the meter is in `metrics`; who may read the text is the tr
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
@@ -23,7 +23,11 @@ class Exposition:
             scope_info_enabled=False,
             disable_target_info=True,
         )
-        self._provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+        self._provider = MeterProvider(
+            metric_readers=[reader],
+            shutdown_on_exit=False,
+            exemplar_filter=AlwaysOffExemplarFilter(),  # the exporter writes none
+        )
 
     @property
     def meter(self) -> Meter:

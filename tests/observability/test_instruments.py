@@ -3,7 +3,7 @@
 import pytest
 
 from agentflow.observability import semconv
-from agentflow.observability.instruments import Instruments
+from agentflow.observability.instruments import Instruments, Tally
 from agentflow.observability.prometheus import Exposition
 
 
@@ -13,7 +13,7 @@ class Recorder:
     def __init__(self):
         self.made = []
 
-    def create_counter(self, name, unit="", description=""):
+    def create_observable_counter(self, name, callbacks, unit="", description=""):
         self.made.append((name, unit, description))
 
     def create_histogram(self, name, unit="", description="", explicit_bucket_boundaries_advisory=None):
@@ -39,4 +39,15 @@ def test_histograms_have_the_buckets_of_the_conventions():
     text = exposition.text()[0].decode()
     for bound in semconv.CALL_SECONDS:
         assert f'gen_ai_client_inference_duration_seconds_bucket{{le="{bound}"}}' in text
+    exposition.close()
+
+
+def test_a_tally_adds_up_for_each_set_of_labels():
+    exposition = Exposition()
+    tally = Tally(exposition.meter, "agentflow.things", "{thing}", "Things.")
+    for amount, kind in ((2, "a"), (0, "b"), (3, "a")):
+        tally.add(amount, {"kind": kind})
+    text = exposition.text()[0].decode()
+    assert 'agentflow_things_total{kind="a"} 5.0' in text
+    assert 'agentflow_things_total{kind="b"} 0.0' in text
     exposition.close()
