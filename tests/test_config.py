@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from agentflow.chain.tracing import installed
-from agentflow.config import build_agent, load_tools, trace_runs
+from agentflow.config import build_agent, known_secrets, load_tools, trace_runs
 from agentflow.errors import ConfigError
 from agentflow.settings import Settings
 from agentflow.tools.builtin import calculator, current_time
@@ -127,3 +127,13 @@ def test_runs_are_traced_only_where_the_settings_say_so(monkeypatch):
     trace_runs(Settings())
     with pytest.raises(ConfigError, match=r"agentflow-rx\[otel\]"):
         trace_runs(Settings(telemetry={"traces": True}))
+
+
+def test_all_keys_and_passwords_that_are_configured_are_known(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai")
+    settings = Settings(
+        providers={"mine": {"base_url": "http://127.0.0.1:1/v1", "api_key": "key-of-mine"}},
+        memory={"store": "redis", "url": "redis://user:password-of-redis@127.0.0.1:6379/0"},
+    )
+    assert {"key-of-openai", "key-of-mine", "password-of-redis"} <= set(known_secrets(settings))
+    assert None not in known_secrets(Settings())
