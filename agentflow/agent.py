@@ -34,8 +34,8 @@ from agentflow.chain.run import Run
 from agentflow.chain.runtime import RunInfo, Runtime, Transform
 from agentflow.chain.setup import Given, check_own, make_runtime
 from agentflow.chain.tracing import new_trace
-from agentflow.errors import AgentflowError, RequestError, RunNotFoundError
-from agentflow.event_log import Reader, follow
+from agentflow.errors import AgentflowError, RunNotFoundError
+from agentflow.event_log import Reader
 from agentflow.events import AgentEvent
 from agentflow.models.base import ChatModel, StreamFunction, Tokenizer, estimate_tokens
 from agentflow.models.clients import ModelClients, close
@@ -67,7 +67,7 @@ class Agent:
     answer when every model has failed, instead of a failed run. `resolvers` are the steps that correct the notation of
     a model's arguments, in order; `tokenizer` counts where a provider does not (see `models.tokens`). Agents of one
     app share `store`, `bus` and `gate`, their limits (see `observability.gates`), by passing them in; who made them
-    closes them.
+    closes them. `examples` are messages to it that pages offer to their users, beside its `description`.
 
     Constructing opens nothing; a wrong model or a missing key is told by the first `stream()`, `start()` or
     `chat()` as `ConfigError`. Use it as `async with`, or call `aclose()`.
@@ -81,6 +81,7 @@ class Agent:
         instructions: str = "",
         tools: Iterable[Any] = (),
         description: str = "",
+        examples: Sequence[str] = (),
         base_url: str | None = None,
         api_key: str | None = None,
         temperature: float | None = None,
@@ -102,9 +103,10 @@ class Agent:
         clock: Clock | None = None,
         gate: Gate | None = None,
     ) -> None:
-        check_own(name, model, transforms, temperature, max_tokens)
+        check_own(name, model, examples, transforms, temperature, max_tokens)
         self.name = name
         self.description = description
+        self.examples = tuple(examples)
         self.tools = ToolRegistry(tools)
         self.bus = bus if bus is not None else EventBus()
         self._store: Store = store if store is not None else InMemoryStore()
@@ -258,10 +260,7 @@ class Agent:
 
     def follow(self, run_id: str, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
         """The events of any run in this agent's store with `seq > after`; see `event_log.follow`."""
-        if type(after) is not int:
-            raise RequestError(f"after must be the number of an event, not {after!r}")
-        run = self._runs.get(run_id)
-        return follow(self._store, run_id, after, wait=run.wait if run is not None else None)
+        return self.reader(run_id, after).events()
 
     def reader(self, run_id: str, after: int = 0) -> Reader:
         """`follow` page by page, for who waits no longer than a time of his own and then goes on."""

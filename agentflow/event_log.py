@@ -8,7 +8,7 @@ own pace.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from agentflow.errors import RunNotFoundError
+from agentflow.errors import RequestError, RunNotFoundError
 from agentflow.events import TERMINAL_TYPES, AgentEvent
 from agentflow.stores.base import EventLog
 
@@ -20,12 +20,16 @@ Wait: TypeAlias = Callable[[int], Awaitable[None]]
 class Reader:
     """A cursor in one run's log; `follow` as pages, for readers that cannot be a generator.
 
+    `after` is the number of an event, else `RequestError` is raised.
+
     `wait(after)` replaces the log's own waiting: a chain's consumers wait for its writer, which also tells them
     when it had to stop. A run without an event is then waited for instead of refused, and no event is given before the
     writer knows that it is in the log: whoever sees it may act on it.
     """
 
     def __init__(self, log: EventLog, run_id: str, after: int = 0, wait: Wait | None = None) -> None:
+        if type(after) is not int:
+            raise RequestError(f"after must be the number of an event, not {after!r}")
         self._log = log
         self._run_id = run_id
         self._wait = wait
@@ -58,6 +62,12 @@ class Reader:
             waited = True
         return ()
 
+    async def events(self) -> AsyncGenerator[AgentEvent, None]:
+        """The events one by one; see `follow`."""
+        while events := await self.page():
+            for event in events:
+                yield event
+
     async def _check_known(self) -> None:
         if await self._log.last(self._run_id) is None:
             raise RunNotFoundError(
@@ -75,16 +85,11 @@ class Reader:
         return bool(events) and events[-1].type in TERMINAL_TYPES
 
 
-async def follow(
-    log: EventLog, run_id: str, after: int = 0, *, wait: Wait | None = None
-) -> AsyncGenerator[AgentEvent, None]:
+def follow(log: EventLog, run_id: str, after: int = 0, *, wait: Wait | None = None) -> AsyncGenerator[AgentEvent, None]:
     """The events of `run_id` with `seq > after`, in order, without gap or repeat, to the terminal one.
 
     A cursor beyond the log's end waits for the run to get there, or ends with the run. Raises `RunNotFoundError`
     for an unknown run and `StoreError` when the log cannot be read; for `wait` see `Reader`. Closing it leaves the
     run alone.
     """
-    reader = Reader(log, run_id, after, wait)
-    while events := await reader.page():
-        for event in events:
-            yield event
+    return Reader(log, run_id, after, wait).events()

@@ -451,6 +451,12 @@ async def test_clients_of_models_that_requests_name_are_bounded_and_those_at_wor
         assert (await agent.chat("hello", model="scripted/ho")).text == "ho"
 
 
+@pytest.mark.parametrize("examples", ["A tea, please.", [""], [5]])
+def test_examples_that_are_no_messages_are_refused(examples):
+    with pytest.raises(ConfigError, match="examples are a list of messages"):
+        Agent(model=ScriptedModel("hi"), examples=examples)
+
+
 async def test_what_is_no_store_is_told_before_anything_begins():
     agent = Agent(model=ScriptedModel("hi"), store="s.db")
     with pytest.raises(ConfigError, match=r"store='s.db' is no store; .*SqliteStore"):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agentflow import Agent, InMemoryStore
-from agentflow.errors import RunNotFoundError, StoreError
+from agentflow.errors import RequestError, RunNotFoundError, StoreError
 from agentflow.event_log import PAGE, Reader, follow
 from agentflow.events import TERMINAL_TYPES
 from agentflow.testing import ScriptedModel, call
@@ -147,3 +147,9 @@ async def test_a_run_that_goes_on_between_two_questions_of_a_reader_is_read_to_i
         if len(seen) == len(begun):
             late.append(ended)
     assert seen == begun + ended
+
+
+def test_a_cursor_is_the_number_of_an_event():
+    for after in (None, "1", 1.0, True):
+        with pytest.raises(RequestError, match="number of an event"):
+            Reader(InMemoryStore(), "r", after)

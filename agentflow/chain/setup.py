@@ -55,7 +55,12 @@ class Given:
 
 
 def check_own(
-    name: Any, model: Any, transforms: Sequence[Transform], temperature: float | None, max_tokens: int | None
+    name: Any,
+    model: Any,
+    examples: Sequence[str],
+    transforms: Sequence[Transform],
+    temperature: float | None,
+    max_tokens: int | None,
 ) -> None:
     """Raise `ConfigError` for what an agent cannot be given itself, whatever is configured."""
     if not isinstance(name, str) or not name.strip() or clean_text(name) != name:
@@ -64,6 +69,8 @@ def check_own(
         raise ConfigError(f"the model {model!r} must be an async generator: it has to yield ModelChunk objects")
     if isinstance(model, str) and not is_model_string(model):
         raise ConfigError(f"model={model[:140]!r} is no model string: a short printable text, e.g. 'openai/gpt-5-mini'")
+    if isinstance(examples, str) or not all(isinstance(text, str) and text.strip() for text in examples):
+        raise ConfigError(f"examples are a list of messages, each a text, not {examples!r}")
     if any(inspect.iscoroutinefunction(transform) for transform in transforms):
         raise ConfigError("a transform must be a plain function: events are not awaited for")
     checked_number("temperature", temperature, 0)

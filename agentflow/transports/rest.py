@@ -79,6 +79,7 @@ def _agent(agent: Agent) -> dict[str, Any]:
     return {
         "name": agent.name,
         "description": agent.description,
+        "examples": agent.examples,
         "tools": [{**msgspec.to_builtins(tool.spec), "approval": bool(tool.approval)} for tool in agent.tools],
     }
 

@@ -102,7 +102,9 @@ async def test_who_asks_and_leaves_leaves_the_run_without_a_reader(noticed_at_on
 async def test_the_agents_are_told_with_their_tools_and_what_may_be_asked_for():
     settings = Settings(model={"default": "openai/x", "allowed": ["openai/*"]}, aliases={"fast": "openai/y"})
     store = InMemoryStore()
-    shop = Agent(name="shop", description="Sells.", model="openai/x", tools=[add, pay], store=store)
+    shop = Agent(
+        name="shop", description="Sells.", examples=["A tea, please."], model="openai/x", tools=[add, pay], store=store
+    )
     async with served(shop, Agent(name="b", store=store), settings=settings) as here:
         status, told = await here.json("/api/agents")
         assert status == 200
@@ -112,6 +114,7 @@ async def test_the_agents_are_told_with_their_tools_and_what_may_be_asked_for():
             ("add", False, [{"a": 1, "b": 2}]),
             ("pay", True, []),
         ]
+        assert (shop["examples"], other["examples"]) == (["A tea, please."], [])
         assert shop["tools"][0]["parameters"]["required"] == ["a", "b"]
         assert told["models"] == {"default": "openai/x", "allowed": ["openai/*"], "aliases": ["fast"]}
     await store.aclose()
