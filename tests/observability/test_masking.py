@@ -6,7 +6,6 @@ import uuid
 import pytest
 
 from agentflow.observability.masking import Masks
-from agentflow.transports.auth import new_key
 
 KEYS = [
     "sk-proj-abcdefghijklmnop1234",
@@ -16,7 +15,7 @@ KEYS = [
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
     "0123456789abcdef0123456789abcdef",
     "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",
-    new_key()[1],
+    "af_0123456789ab_abcdefghijklmnopqrstuvwxyzabcdefghijklmnopq",  # of this server
 ]
 
 
