@@ -31,6 +31,9 @@ from agentflow.transports.auth import check_bind, new_key
 from agentflow.transports.server import SERVER
 
 _CLOSING = 5.0  # seconds in which open connections may end, after everything that they wait for has
+_SILENCE = (
+    75.0  # seconds a connection is kept that sends no request, or none to its end; proxies give theirs up after 60
+)
 _LINGERING = 2.0  # seconds for which what is left of a refused request is taken, so that its client hears why
 
 serving_app = typer.Typer()
@@ -91,15 +94,7 @@ async def _serve(agents: Sequence[Agent], store: Store | None, settings: Setting
 
 
 async def _serve_app(app: web.Application, agents: Sequence[Agent], store: Store | None, settings: Settings) -> None:
-    # The query of an address may hold a ticket, so that addresses are not logged.
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        logger=_logger(),
-        handler_cancellation=True,
-        shutdown_timeout=_CLOSING,
-        lingering_time=_LINGERING,
-    )
+    runner = http_runner(app)
     try:
         await runner.setup()
         await app[SERVER].recover()
@@ -119,6 +114,19 @@ async def _serve_app(app: web.Application, agents: Sequence[Agent], store: Store
             await gate.aclose()
         if store is not None:
             await store.aclose()
+
+
+def http_runner(app: web.Application) -> web.AppRunner:
+    """What speaks HTTP for an application; not set up yet."""
+    return web.AppRunner(
+        app,
+        access_log=None,  # the query of an address may hold a ticket
+        logger=_logger(),
+        handler_cancellation=True,
+        keepalive_timeout=_SILENCE,
+        shutdown_timeout=_CLOSING,
+        lingering_time=_LINGERING,
+    )
 
 
 def _logger() -> logging.Logger:

@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from agentflow import Settings
+from agentflow import Agent, Settings
 from agentflow.cli import main
-from agentflow.testing import FakeProvider, Stall, status, text, tool_calls
+from agentflow.cli.serving import http_runner
+from agentflow.testing import FakeProvider, ScriptedModel, Stall, status, text, tool_calls
+from agentflow.transports import create_app
 from agentflow.transports.auth import Keys
 from tests.transports.served import Frames, read
 
@@ -279,3 +282,18 @@ async def test_the_log_has_a_line_for_what_happens_and_no_secret_of_any_kind(ser
     for secret in secrets.values():
         assert secret not in said
         assert secret not in metrics
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("begun", [b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+async def test_a_request_whose_headers_do_not_come_is_not_waited_for(begun):
+    async with Agent(model=ScriptedModel("hi")) as agent:
+        runner = http_runner(create_app([agent]))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        reader, writer = await asyncio.open_connection(*runner.addresses[0])
+        writer.write(begun)
+        assert await reader.read() == b""
+        assert asyncio.get_running_loop().time() == pytest.approx(75.0, abs=1.0)
+        writer.close()
+        await runner.cleanup()
