@@ -1,6 +1,5 @@
 """Secrets are hidden whatever they are called; what only looks like an id of ours is given elsewhere."""
 
-import time
 import uuid
 
 import pytest
@@ -56,13 +55,5 @@ def test_ordinary_texts_stay_as_they_are(text):
 
 @pytest.mark.parametrize("piece", ["a", "a1B", "sk-", "://", "bearer ", "key=", "eyJ.", "af_", "_-", "::", " \n"])
 def test_hostile_texts_cost_time_in_proportion(piece):
-    masks = Masks()
-
-    def cost(size):
-        text = (piece * size)[:size]
-        began = time.process_time()
-        masks.hide(text)
-        return time.process_time() - began
-
-    cost(1000)
-    assert cost(64_000) < 200 * (cost(4_000) + 1e-3)
+    text = piece * (1024 * 1024 // len(piece))  # with time in its square this would not end within the test's
+    assert len(Masks().hide(text)) <= len(text)
