@@ -178,7 +178,18 @@ def _namespace(function: Callable[..., Any]) -> _Namespace:
     written = _written(function)
     if not isinstance(written, types.FunctionType):
         return {}, {}
-    return written.__globals__, dict(inspect.getclosurevars(written).nonlocals)
+    return written.__globals__, _closed_over(written)
+
+
+def _closed_over(function: types.FunctionType) -> dict[str, Any]:
+    """The variables of the functions around it by name; those that have no value yet are left out."""
+    variables = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            variables[name] = cell.cell_contents
+        except ValueError:  # it is assigned after the tool was made
+            continue
+    return variables
 
 
 def _resolved(tool: str, parameter: inspect.Parameter, namespace: _Namespace) -> Any:

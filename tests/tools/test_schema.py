@@ -238,6 +238,19 @@ def test_hints_that_are_strings_are_read_with_the_globals_and_the_closure_of_the
     assert value == {"point": Point(1), "local": Local(n=2), "items": [Item(sku="a")]}
 
 
+def test_a_function_may_close_over_what_is_assigned_after_it():
+    def probe(n: "int") -> int:
+        return helper(n)
+
+    contract = build(probe, name="probe")
+
+    def helper(n):
+        return n + 1
+
+    assert contract.parameters["properties"]["n"]["type"] == "integer"
+    assert probe(1) == 2
+
+
 def test_a_partial_a_callable_object_and_a_wrapped_function_show_what_is_left_of_the_signature():
     def base(a: int, b: str) -> str:
         """Join.
