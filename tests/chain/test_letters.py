@@ -11,10 +11,11 @@ from agentflow.events import EventType, State
 from agentflow.stores.base import Letter, cancel_letter
 from agentflow.stores.in_memory import InMemoryStore
 from agentflow.streams import TaskOwner
-from agentflow.testing import FailingLog, ScriptedModel, assert_laws, call
+from agentflow.testing import FailingLog, ScriptedModel, assert_laws, call, run_virtual
 from agentflow.testing.store_probe import log
 from agentflow.tools import ask_user
 from tests.builders import turns
+from tests.chain.crashes import kill_at
 
 pytestmark = pytest.mark.virtual_time
 
@@ -308,3 +309,66 @@ async def test_a_letter_whose_decision_is_in_the_log_already_does_not_count_twic
         assert (chain.state, await store.list_letters(chain.run_id)) == (State.SUSPENDED, ())
         chain.cancel()
         await chain
+
+
+async def test_a_letter_stays_where_the_log_failed_and_counts_when_the_run_is_taken_over():
+    store = FailingLog(a_store(), fail_at=0)
+    async with paying(store) as agent:
+        chain = agent.start("hello")
+        (asked,) = (await chain.reply()).pending
+        store._fail_at = store.appends + 1
+        await store.send_letter(chain.run_id, letter("approve", target=asked.call_id))
+        with pytest.raises(StoreError):
+            await chain
+        await turns()
+        assert [one.id for one in await store.list_letters(chain.run_id)] == ["1"]
+    async with Agent(model=ScriptedModel("done"), tools=[pay], store=store) as agent:
+        (chain,) = await agent.recover()
+        assert (await chain).text == "done"
+        assert warnings(await events_of(store, chain)) == []
+
+
+async def test_a_letter_that_comes_while_a_run_is_taken_over_waits_until_it_is():
+    class Slow(InMemoryStore):
+        on = asyncio.Event()
+        reading = asyncio.Event()
+
+        async def read(self, run_id, after, limit):
+            if limit > 1:  # the whole log
+                self.reading.set()
+                await self.on.wait()
+            return await super().read(run_id, after, limit)
+
+    store = Slow(now=now)
+    store.on.set()
+    run_id, asked = await left_waiting(store)
+    store.on.clear()
+    store.reading.clear()
+    async with Agent(model=ScriptedModel("done"), tools=[pay], store=store) as agent:
+        async with asyncio.TaskGroup() as group:
+            recovering = group.create_task(agent.recover())
+            await store.reading.wait()
+            await store.send_letter(run_id, letter("approve", target=asked.call_id))
+            await turns()
+            store.on.set()
+        (chain,) = recovering.result()
+        assert (await chain).text == "done"
+        assert warnings(await events_of(store, chain)) == []
+
+
+def test_a_run_that_was_asked_to_end_asks_no_model_when_it_is_taken_over():
+    store, _ = kill_at(
+        lambda store, done: Agent(model=ScriptedModel("never"), store=store),
+        lambda event: event.type is EventType.MODEL_START,
+    )
+
+    async def second_life():
+        (record,) = await store.list_runs()
+        await store.send_letter(record.run_id, cancel_letter("user"))
+        model = ScriptedModel("never")
+        async with Agent(model=model, store=store) as agent:
+            (chain,) = await agent.recover()
+            assert (await chain).reason == "user"
+            assert model.requests == []
+
+    run_virtual(second_life())

@@ -1,7 +1,7 @@
 import pytest
 
 from agentflow.stores import sqlite_expiry, sqlite_runs, sqlite_sessions
-from agentflow.stores.base import SessionKey
+from agentflow.stores.base import SessionKey, cancel_letter
 from agentflow.stores.sqlite_file import SqliteFile
 from agentflow.stores.sqlite_sessions import IN_LINE, Ticket
 from agentflow.testing.store_probe import KEY, end, log
@@ -43,6 +43,16 @@ def test_a_session_that_is_held_stays_whatever_its_age(file):
     do(file, sqlite_expiry.expire, oldest=100.0, now=1.0)
     found = [file.read(lambda db, n=name: sqlite_sessions.find_session(db, SessionKey(n))) for name in ("held", "free")]
     assert [info is not None for info in found] == [True, False]
+
+
+def test_letters_to_a_run_that_left_nothing_go_with_it(file):
+    token = do(file, sqlite_runs.acquire_lease, "r", "me", 15.0, now=0.0)
+    do(file, sqlite_runs.append, "stays", log("stays"), token=None, wall=1.0)
+    do(file, sqlite_runs.send_letter, ["r", "stays"], cancel_letter("user"))
+    do(file, sqlite_runs.release_lease, "r", token)
+    do(file, sqlite_expiry.expire, oldest=0.0, now=0.0)
+    assert file.read(lambda db: db.execute("SELECT count(*) FROM inbox").fetchall()) == [(1,)]
+    assert len(file.read(lambda db: sqlite_runs.list_letters(db, "stays"))) == 1
 
 
 def test_what_dead_processes_left_goes_and_what_the_living_have_stays(file):

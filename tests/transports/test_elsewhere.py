@@ -262,6 +262,8 @@ async def test_a_decision_on_a_run_that_nobody_works_on_waits_for_who_takes_it_o
         ):
             path, wanted = await asked(a)
         assert (await b.posted(f"{path}/approve", {"call_id": wanted["call_id"]}))[0] == 202
+        (letter,) = await store.list_letters(path.rpartition("/")[2])
+        assert letter.arguments_hash == wanted["arguments_hash"]  # an approval is of what stood there
         await b.server.recover()
         assert (await whole(b, path))[-1]["tools"][0]["result"] == "[success]\npaid 5"
 
