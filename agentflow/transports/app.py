@@ -19,7 +19,7 @@ from agentflow.chain.tracing import incoming
 from agentflow.errors import AgentflowError
 from agentflow.settings import Settings
 from agentflow.streams import Clock
-from agentflow.transports import ag_ui, metrics, openai_api, operator, rest, runs, sse, websocket
+from agentflow.transports import ag_ui, metrics, openai_api, operator, pages, rest, runs, sse, websocket
 from agentflow.transports.auth import SECURITY_HEADERS, allowed_origin, check_host
 from agentflow.transports.metrics import measured
 from agentflow.transports.refusals import Refused, refusal
@@ -94,7 +94,7 @@ async def openapi(request: web.Request) -> web.Response:
 def all_routes() -> tuple[Route, ...]:
     """Every route that an application has."""
     own = Route(method="GET", path="/openapi.json", handler=openapi, summary="This description.")
-    modules = (rest, runs, sse, websocket, ag_ui, openai_api, operator, metrics)
+    modules = (rest, runs, sse, websocket, ag_ui, openai_api, operator, metrics, pages)
     return (*(route for module in modules for route in module.ROUTES), own)
 
 

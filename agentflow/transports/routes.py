@@ -5,6 +5,7 @@ handler finds the shared objects as `request.app[SERVER]` and who asks as `reque
 `read_body` and `read_query` with the models it names here, and refuses by raising `Refused`.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -19,6 +20,7 @@ from agentflow.transports.server import SERVER
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_PATTERN = re.compile(r":[^}]*}")  # what a name in a path has to look like, which a description does not say
 _REF = "#/components/schemas/{model}"
 _ERROR: Mapping[str, Any] = {
     "type": "object",
@@ -76,7 +78,7 @@ def describe(routes: tuple[Route, ...], version: str) -> dict[str, Any]:
     definitions: dict[str, Any] = schemas.get("$defs", {})
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, definitions)
+        paths.setdefault(_PATTERN.sub("}", route.path), {})[route.method.lower()] = _operation(route, definitions)
     return {
         "openapi": "3.1.0",
         "info": {"title": "agentflow", "version": version},
