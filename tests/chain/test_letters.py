@@ -362,11 +362,17 @@ def test_a_run_that_was_asked_to_end_asks_no_model_when_it_is_taken_over():
         lambda event: event.type is EventType.MODEL_START,
     )
 
+    class Slow(FailingLog):
+        async def _pass_on(self, name, *args, **kwargs):
+            if name == "list_letters":
+                await asyncio.sleep(1)
+            return await super()._pass_on(name, *args, **kwargs)
+
     async def second_life():
         (record,) = await store.list_runs()
         await store.send_letter(record.run_id, cancel_letter("user"))
         model = ScriptedModel("never")
-        async with Agent(model=model, store=store) as agent:
+        async with Agent(model=model, store=Slow(store, fail_at=0)) as agent:
             (chain,) = await agent.recover()
             assert (await chain).reason == "user"
             assert model.requests == []
