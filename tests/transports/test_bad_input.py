@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
-from agentflow import Agent
-from agentflow.models.base import ModelChunk
+from agentflow import Agent, InMemoryStore, tool
+from agentflow.events import State
+from agentflow.models.base import CallRequest, ModelChunk
 from agentflow.transports import adapter
 from tests.transports.every_route import COMMANDS, EXAMPLES, ROUTES, SENT, is_refusal, name_of, path_of, target
 from tests.transports.served import HandClock, served
@@ -151,9 +152,9 @@ async def test_headers_that_cannot_be_are_refused_or_left_alone(name):
 
 # -- whatever is sent --------------------------------------------------------------------------------------
 
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.sampled_from(["r", "user"])
-)
+WAITING = "waiting"  # stands for the run that waits for a decision on call "c"
+WORDS = st.sampled_from(["r", "c", "t", "agent", "payer", "user", "hello", WAITING])
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | WORDS
 ANYTHING = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -180,7 +181,7 @@ BY_TYPE = {
     "null": st.none(),
     "boolean": st.booleans(),
     "integer": st.integers(0, 100),
-    "string": st.sampled_from(["r", "agent", "user", "hello"]) | st.text(max_size=20),
+    "string": WORDS | st.text(max_size=20),
     "object": st.dictionaries(st.text(max_size=8), ANYTHING, max_size=3),
 }
 
@@ -204,7 +205,7 @@ def of_model(model):
 def mutated(draw, values):
     """An object of which a part may be another, missing, or new."""
     value = json.loads(json.dumps(draw(values)))
-    for _ in range(draw(st.integers(0, 2))):
+    for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         place = value
         while isinstance(place, dict) and place:
             name = draw(st.sampled_from(sorted(place)))
@@ -225,16 +226,19 @@ def mutated(draw, values):
 def texts(draw, values):
     """The bytes of an object as it is sent, or of something that was one."""
     data = json.dumps(draw(mutated(values))).encode()
-    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 3]))):
+    for _ in range(draw(st.sampled_from([0, 0, 0, 0, 1, 3]))):
         at = draw(st.integers(0, len(data)))
         data = data[:at] + draw(st.binary(max_size=3)) + data[at + draw(st.integers(0, 3)) :]
     return data
 
 
-IDS = st.sampled_from(["r", "..", "%00", "x" * 129]) | st.binary(min_size=1, max_size=6).map(quote_from_bytes)
+IDS = st.sampled_from([WAITING, WAITING, "t", "..", "%00", "x" * 129]) | st.binary(min_size=1, max_size=6).map(
+    quote_from_bytes
+)
 HEADERS = st.dictionaries(
     st.sampled_from(["Last-Event-ID", "Idempotency-Key", "Accept", "traceparent"]),
-    st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=12),
+    st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=12)
+    | st.sampled_from([f"{WAITING}:1", f"{WAITING}:99", "r"]),
     max_size=1,
 )
 
@@ -249,7 +253,7 @@ def requests(draw):
         query = draw(mutated(of_model(route.query)))
         address += "?" + urlencode({name: in_a_query(query[name]) for name in query}, errors="surrogatepass")
     if route.body is not None:
-        options["data"] = draw(texts(of_model(route.body)) | st.binary(max_size=40))
+        options["data"] = draw(st.one_of(*[texts(of_model(route.body))] * 4, st.binary(max_size=40)))
         options["headers"] |= JSON_TYPE
     return route.method, address, options
 
@@ -263,7 +267,8 @@ def commands(draw):
     """A message of a WebSocket's client: a command, or nearly."""
     kind = draw(st.sampled_from(sorted(COMMANDS)))
     schema = adapter.COMMANDS[kind].model_json_schema()
-    fields = draw(mutated(st.just(COMMANDS[kind]) | fitting(schema, schema.get("$defs", {}))))
+    usual = COMMANDS[kind] | ({"run_id": WAITING} if "run_id" in COMMANDS[kind] else {})
+    fields = draw(mutated(st.just(usual) | fitting(schema, schema.get("$defs", {}))))
     return draw(st.just(json.dumps({"type": kind, **fields})) | st.text(max_size=20).filter(is_text))
 
 
@@ -271,31 +276,66 @@ def is_text(text):
     return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
 
 
+@tool(approval=True)
+def pay(amount: int = 5) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+async def payer(request):
+    """Asks to pay, and says so when it is decided."""
+    if request.messages[-1].role == "user":
+        yield ModelChunk(calls=(CallRequest(id="c", name="pay", arguments="{}"),), finish_reason="tool_calls")
+    else:
+        yield ModelChunk(text="Well.", finish_reason="stop")
+
+
+async def waiting(here, run_id):
+    """The run that waits: a new one, if it does not any more."""
+    chain = here.server.chain(run_id)
+    if chain is not None and chain.state is State.SUSPENDED:
+        return run_id
+    status, body = await here.posted("/api/agent/chat", {"input": "x", "agent": "payer"})
+    assert status == 202
+    return body["run_id"]
+
+
 def checking(caplog, examples, step, strategy):
-    """Let `step(here)` do so many examples against one server, which must have failed in none and be well after all."""
-    clock = HandClock()
+    """Let `step(here, run_id, drawn)` do so many examples on one server, which must fail in none and be well after all.
+
+    The run waits for a decision each time.
+    """
+    store, clock, run_id = InMemoryStore(), HandClock(), ""
+    agents = Agent(model=echo, store=store), Agent(name="payer", model=payer, tools=[pay], store=store)
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        here = runner.run(stack.enter_async_context(served(talker(), clock=clock)))
+        here = runner.run(stack.enter_async_context(served(*agents, clock=clock)))
 
         @given(strategy)
         @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
         def check(drawn):
+            runner.run(one(drawn))
+
+        async def one(drawn):
+            nonlocal run_id
             clock.advance(1)
-            runner.run(step(here, drawn))
+            run_id = await waiting(here, run_id)
+            await step(here, run_id, drawn)
 
         try:
             check()
             assert runner.run(here.json("/healthz"))[0] == 200
         finally:
             runner.run(stack.aclose())
+            runner.run(store.aclose())
     assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
 
 
 def test_whatever_is_sent_to_any_route_is_served_or_refused(caplog):
-    async def step(here, request):
+    async def step(here, run_id, request):
         method, address, options = request
-        status, body = await sent(here, method, address, **options)
+        headers = {name: value.replace(WAITING, run_id) for name, value in options["headers"].items()}
+        status, body = await sent(here, method, address.replace(WAITING, run_id), **options | {"headers": headers})
         assert status < 500
         assert status < 400 or is_refusal(address, body)
 
@@ -303,9 +343,9 @@ def test_whatever_is_sent_to_any_route_is_served_or_refused(caplog):
 
 
 def test_whatever_is_told_to_a_socket_is_done_or_refused(caplog):
-    async def step(here, text):
+    async def step(here, run_id, text):
         async with connected(here) as client:
-            await client.socket.send_str(text)
+            await client.socket.send_str(text.replace(f'"{WAITING}"', f'"{run_id}"'))
             told = await client.until("ack", "refused")
             if told["type"] == "refused":
                 assert is_refusal("", told)
