@@ -24,7 +24,7 @@ class Watch:
         self._own = urlsplit(base).netloc
         self.faults = []
         context.on("console", self._console)
-        context.on("weberror", lambda error: self.faults.append(f"error: {error.error}"))
+        context.on("weberror", lambda error: self.faults.append(f"error: {error.error.stack}"))
         context.on("dialog", self._dialog)
         context.on("request", self._request)
 
