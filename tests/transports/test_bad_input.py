@@ -331,6 +331,7 @@ def checking(caplog, examples, step, strategy):
     assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
 
 
+@pytest.mark.timeout(300)
 def test_whatever_is_sent_to_any_route_is_served_or_refused(caplog):
     async def step(here, run_id, request):
         method, address, options = request
@@ -342,6 +343,7 @@ def test_whatever_is_sent_to_any_route_is_served_or_refused(caplog):
     checking(caplog, 1700, step, requests())
 
 
+@pytest.mark.timeout(300)
 def test_whatever_is_told_to_a_socket_is_done_or_refused(caplog):
     async def step(here, run_id, text):
         async with connected(here) as client:
