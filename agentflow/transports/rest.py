@@ -67,12 +67,13 @@ def _answer(view: RunView) -> web.Response:
 
 
 async def agents(request: web.Request) -> web.Response:
-    """`GET /api/agents`: what there is to talk to."""
-    read_query(request, Identity)
+    """`GET /api/agents`: what there is to talk to, and as which user one does."""
+    caller = request[CALLER].acting_for(read_query(request, Identity).user_id)
     server = request.app[SERVER]
     models = server.settings.model
     allowed = {"default": models.default, "allowed": models.allowed, "aliases": sorted(server.settings.aliases)}
-    return _json({"agents": [_agent(agent) for agent in server.agents.values()], "models": allowed})
+    told = [_agent(agent) for agent in server.agents.values()]
+    return _json({"agents": told, "models": allowed, "user": caller.user_id})
 
 
 def _agent(agent: Agent) -> dict[str, Any]:
@@ -89,14 +90,17 @@ async def sessions(request: web.Request) -> web.Response:
     query, server = read_query(request, Page), request.app[SERVER]
     caller = request[CALLER].acting_for(query.user_id)
     found = await server.store.list_sessions(caller.user_id, before=query.before, limit=query.limit)
-    return _json({"sessions": [_session(info) | {"title": await _title(server, info)} for info in found]})
+    return _json({"sessions": [await _listed(server, info) for info in found]})
 
 
-async def _title(server: Server, info: SessionInfo) -> str:
-    """The first thing that was said."""
+async def _listed(server: Server, info: SessionInfo) -> dict[str, Any]:
+    """A session with its title, the first thing that was said, and the `state` of the run that goes on in it."""
     turns = await server.store.read_turns(info.key, 0, 1)
-    said = turns[0].messages[0].text if turns and turns[0].messages else ""
-    return " ".join(said.split())[:_MAX_TITLE]
+    run = await server.view(info.active_run) if info.active_run is not None else None
+    first = turns[0].messages[0].text if turns and turns[0].messages else ""
+    said = first or (run.input if run is not None else "")
+    title = " ".join(said.split())[:_MAX_TITLE]
+    return _session(info) | {"title": title, "state": run.state if run is not None else None}
 
 
 async def session(request: web.Request) -> web.Response:

@@ -136,6 +136,23 @@ async def test_sessions_are_listed_newest_first_with_what_they_are_about():
         assert (await here.json("/api/sessions"))[1]["sessions"] == []
 
 
+async def test_a_session_in_which_a_run_goes_on_tells_what_was_said_and_where_it_stands():
+    model = Gate()
+    async with served(Agent(model=model)) as here:
+
+        async def listed():
+            (one,) = (await here.json("/api/sessions"))[1]["sessions"]
+            return one["title"], one["state"]
+
+        async def look():
+            await model.waiting.wait()
+            assert await listed() == ("first thing", "awaiting_model")
+            model.open.set()
+
+        await asyncio.gather(here.ask("first thing"), look())
+        assert await listed() == ("first thing", None)
+
+
 async def test_a_session_is_its_turns_without_what_is_the_providers():
     agent = Agent(model=ScriptedModel([call("add", a=1, b=2)], "It is three.", "Again."), tools=[add])
     async with served(agent) as here:

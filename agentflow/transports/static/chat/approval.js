@@ -2,10 +2,12 @@
 
 import { now } from '../shared/clock.js';
 import { h, setAttribute, setText, show } from '../shared/dom.js';
-import { t } from '../shared/i18n.js';
+import { span, t } from '../shared/i18n.js';
 import { SHIELD } from '../shared/icons.js';
 import { card, decider } from './card.js';
 import { fieldsOf, read, textOf, typeText } from './fields.js';
+
+const SLIP = 500; // ms after it appeared in which a click was meant for what stood there before
 
 /** @param {object} part The approval; see `state`. @param {object} page */
 export function approvalView(part, page) {
@@ -15,9 +17,10 @@ export function approvalView(part, page) {
   const approve = h('button', { type: 'button', class: 'button primary', on: { click: run } });
   const reject = h('button', { type: 'button', class: 'button', testid: 'reject', on: { click: refuse } }, t('reject'));
   const undo = h('button', { type: 'button', class: 'text undo', on: { click: () => form.undo() } }, t('undo'));
+  const appeared = performance.now();
   let sending = false;
-  const decide = decider(fault, (now) => {
-    sending = now;
+  const decide = decider(fault, (isSending) => {
+    sending = isSending;
     refresh();
   });
   const head = h('div', { class: 'call-head' }, h('span', { class: 'tool-name' }, part.tool), h('span', { class: 'call-why', dir: 'auto' }, part.reason), form.toggle);
@@ -36,12 +39,17 @@ export function approvalView(part, page) {
 
   function run() {
     const { edited, value, faulty } = form.read();
-    if (faulty) return;
+    if (faulty || isSlip()) return;
     if (edited) decide(() => page.decide('amend', { call_id: part.callId, arguments: value }));
     else decide(() => page.decide('approve', { call_id: part.callId, arguments_hash: part.hash }));
   }
 
+  function isSlip() {
+    return performance.now() - appeared < SLIP;
+  }
+
   function refuse() {
+    if (isSlip()) return;
     if (why.hidden) {
       show(why, true);
       why.focus();
@@ -66,8 +74,9 @@ export function approvalView(part, page) {
   }
 }
 
-/** Minutes and seconds: "9:42". */
+/** Minutes and seconds, "9:42"; where there are hours of it, those and the minutes, "23 h 59 m". */
 function left(ms) {
+  if (ms >= 3600_000) return span(ms);
   const seconds = Math.max(Math.floor(ms / 1000), 0);
   return `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`;
 }

@@ -4,8 +4,6 @@ import { Refusal, Unreached } from '../shared/api.js';
 import { drawing, h, setText, show } from '../shared/dom.js';
 import { t } from '../shared/i18n.js';
 
-export const SLIP = 500; // ms after it appeared in which a click on a card is none
-
 /**
  * A card with a head; it is a group that is read by its label.
  * @param {string} testid @param {string[]} drawn @param {string} title
@@ -25,10 +23,9 @@ export function card(testid, drawn, title) {
  * @param {(sending: boolean) => void} onSending
  */
 export function decider(fault, onSending) {
-  const appeared = performance.now();
   let sending = false;
   return async (send) => {
-    if (sending || performance.now() - appeared < SLIP) return;
+    if (sending) return;
     sending = true;
     show(fault, false);
     onSending(true);

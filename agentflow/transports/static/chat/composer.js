@@ -54,7 +54,7 @@ export function composerView(page) {
   }
 
   function refresh() {
-    const stops = now.running && !(now.asked && maySend());
+    const stops = now.running && !now.blocked && !(now.asked && maySend());
     const { agent } = now;
     field.disabled = Boolean(now.blocked);
     const key = now.blocked ? 'message.blocked' : now.asked ? 'message.answer' : now.running ? 'message.queue' : 'message.to';
@@ -72,7 +72,7 @@ export function composerView(page) {
 
   function grow() {
     field.style.height = 'auto';
-    field.style.height = `${field.scrollHeight}px`;
+    if (field.value) field.style.height = `${field.scrollHeight}px`; // not by what stands there while it is empty
   }
 
   function hint(stops) {

@@ -140,11 +140,11 @@ function draw() {
 
 const agentNow = () => offers.agents.find(({ name }) => name === chosen.agent) ?? offers.agents[0] ?? null;
 
-/** The models to choose from: those that the settings name, and the agent's own as the first. */
+/** The models to choose from: first what is asked where none is chosen, as far as it is known; then those of the settings. */
 function modelsNow() {
   const { default: own, allowed = [], aliases = [] } = offers.models;
   const names = [...aliases, ...allowed.filter((name) => !name.includes('*'))];
-  const first = agentNow()?.model ?? own ?? t('model.default');
+  const first = current.turns.findLast(({ run, body }) => run.asks && !body?.model)?.run.asks ?? own ?? t('model.default');
   return [['', first], ...[...new Set(names)].filter((name) => name !== first).map((name) => [name, name])];
 }
 

@@ -7,7 +7,7 @@ import { MORE } from '../shared/icons.js';
 import { lasting, ofTab } from '../shared/storage.js';
 import { lettersWork } from './keys.js';
 
-/** @param {object} page `forget()`. */
+/** @param {object} page `stop()`, `forget()`. */
 export function menuView(page) {
   const entry = (act) => h('button', { type: 'button', class: 'menu-item', on: { click: act } });
   const letters = entry(() => {
@@ -26,12 +26,22 @@ export function menuView(page) {
     sure = !sure;
     tell();
   });
+  const stop = entry(() => {
+    open(false);
+    page.stop();
+  });
+  setText(stop, t('stop.run'));
   let sure = false;
-  const list = h('div', { class: 'menu-list', hidden: true }, letters, signOut, forget);
+  const list = h('div', { class: 'menu-list', hidden: true }, stop, letters, signOut, forget);
   const button = h('button', { type: 'button', class: 'bare', 'aria-label': t('more'), 'aria-haspopup': 'true', on: { click: () => open(list.hidden) } }, drawing(MORE));
   const node = h('div', { class: 'menu' }, button, list);
   document.addEventListener('pointerdown', (event) => node.contains(event.target) || open(false));
-  return { node, update: (conversation) => show(forget, !conversation.isNew), close };
+  return { node, update, close };
+
+  function update(conversation) {
+    show(stop, conversation.live !== null);
+    show(forget, !conversation.isNew);
+  }
 
   function open(out) {
     sure = false;

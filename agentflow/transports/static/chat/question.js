@@ -19,8 +19,8 @@ export function questionView(part, page) {
   const row = h('p', { class: 'settled', dir: 'auto', hidden: true });
   const node = h('div', {}, frame, row);
   let sending = false;
-  const decide = decider(fault, (now) => {
-    sending = now;
+  const decide = decider(fault, (isSending) => {
+    sending = isSending;
     refresh();
   });
   frame.addEventListener('input', refresh);

@@ -2,7 +2,7 @@
 
 import { drawing, h, keyed, setAttribute, setText, show } from '../shared/dom.js';
 import { language, languageOf, speak, t } from '../shared/i18n.js';
-import { CLOSE, GLOBE, LOGO, LOGO_DOT, MOON, PLUS } from '../shared/icons.js';
+import { CLOSE, GLOBE, LOGO, MOON, PLUS } from '../shared/icons.js';
 import { turnTheme } from '../shared/theme.js';
 
 const DAY = 24 * 60 * 60 * 1000;
@@ -10,7 +10,7 @@ const DAY = 24 * 60 * 60 * 1000;
 /** @param {object} page `open(id)`, `newChat()`, `signOut()`. */
 export function sidebarView(page) {
   const logo = drawing(LOGO, 'logo');
-  logo.append(drawing([LOGO_DOT], 'logo-dot').firstChild);
+  logo.setAttribute('viewBox', '0 0 26 16');
   const close = button('bare drawer-close', null, t('sessions.close'), CLOSE, () => shown(false));
   const add = h(
     'button',

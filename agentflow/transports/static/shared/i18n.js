@@ -51,5 +51,14 @@ export function speak(chosen) {
   location.reload();
 }
 
-/** The language of a text, as far as its letters tell; for readers of screens. @param {string} text */
-export const languageOf = (text) => (/[\u4e00-\u9fff]/.test(text) ? 'zh' : undefined);
+/**
+ * The language of a text, as the letters of its beginning tell: it stays the same when the text grows.
+ * @param {string} text @returns {'zh' | 'en' | undefined}
+ */
+export function languageOf(text) {
+  const start = text.slice(0, 200);
+  const chinese = start.match(/[\u4e00-\u9fff]/g)?.length ?? 0;
+  const latin = start.match(/[a-z]/gi)?.length ?? 0;
+  if (chinese + latin === 0) return undefined;
+  return chinese * 3 > latin ? 'zh' : 'en'; // a letter of the one is worth about three of the other
+}

@@ -30,7 +30,7 @@ export const PLUS = ['M8 2.5v11M2.5 8h11'];
 export const PANEL = ['M2.5 3h11v10h-11zM6.5 3v10'];
 export const GLOBE = [RING, 'M1.75 8h12.5M8 1.75c-4 4-4 8.5 0 12.5M8 1.75c4 4 4 8.5 0 12.5'];
 export const MOON = ['M13 9.5a5.5 5.5 0 1 1-6.5-6.5a4.5 4.5 0 0 0 6.5 6.5z'];
-export const MORE = ['M3.5 8v.1M8 8v.1M12.5 8v.1'];
+export const MORE = ['M3 8h.5M7.75 8h.5M12.5 8h.5'];
 export const CLOSE = ['M4 4l8 8M12 4l-8 8'];
 
 /** The marble line: how a turn has ended. */
@@ -39,5 +39,4 @@ export const ENDS = {
   failed: ['M1 8h4M11 8h1M12 5.5l3.5 5M15.5 5.5l-3.5 5', 'M8 5.2a2.8 2.8 0 1 1 0 5.6a2.8 2.8 0 1 1 0-5.6z'],
   cancelled: ['M1 8h4M11 8h2M14.5 4v2M14.5 7.2v1.6M14.5 10v2', 'M8 5.2a2.8 2.8 0 1 1 0 5.6a2.8 2.8 0 1 1 0-5.6z'],
 };
-export const LOGO = ['M1 8h2M7 8h2M13 8h2M15 5v6', 'M5 6a2 2 0 1 1 0 4a2 2 0 1 1 0-4z'];
-export const LOGO_DOT = 'M11 5.8a2.2 2.2 0 1 1 0 4.4a2.2 2.2 0 1 1 0-4.4z';
+export const LOGO = ['M1 8h4.5M11.5 8h3.5M21 8h4M25 4.5v7', 'M8.5 5a3 3 0 1 1 0 6a3 3 0 1 1 0-6z', 'M18 5a3 3 0 1 1 0 6a3 3 0 1 1 0-6z']; // 26 wide

@@ -3,7 +3,7 @@
  * tags in the text stay text, pictures are links, and links are http, https or mailto. No markup is ever parsed.
  */
 
-import { lexer } from '../vendor/marked.js';
+import { Lexer } from '../vendor/marked.js';
 import { drawing, h, setAttribute } from './dom.js';
 import { highlight } from './highlight.js';
 import { COPY } from './icons.js';
@@ -19,6 +19,7 @@ export class Markdown {
   #text = '';
   #tail = ''; // the text from the last block on
   #last = 0; // how many elements stand before it
+  #links = {}; // the addresses that the text defines under names
   #caret = h('span', { class: 'caret' });
 
   /** @param {HTMLElement} node Where it is shown; it holds nothing else. */
@@ -36,16 +37,21 @@ export class Markdown {
     if (!text.startsWith(this.#text)) {
       this.#text = this.#tail = '';
       this.#last = 0;
+      this.#links = {};
       this.node.replaceChildren();
     }
     this.#tail += text.slice(this.#text.length);
     this.#text = text;
+    if (!live && Object.keys(this.#links).length) {
+      this.#tail = text; // what was named before its address was told is a link now
+      this.#last = 0;
+    }
     this.#render(live);
     if (live) endOf(this.node).append(this.#caret);
   }
 
   #render(live) {
-    const tokens = blocksOf(this.#tail);
+    const tokens = blocksOf(this.#tail, this.#links);
     const made = [];
     const last = tokens.findLastIndex((token) => token.type !== 'space');
     tokens.forEach((token, at) => {
@@ -63,10 +69,12 @@ export class Markdown {
   }
 }
 
-/** The blocks of a text; what is nested deeper than can be parsed is one plain paragraph. */
-function blocksOf(text) {
+/** The blocks of a text, which may define more links; what is nested deeper than can be parsed is one plain paragraph. */
+function blocksOf(text, links) {
+  const lexer = new Lexer();
+  lexer.tokens.links = links;
   try {
-    return lexer(text);
+    return lexer.lex(text);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     return [{ type: 'html', raw: text, text }];

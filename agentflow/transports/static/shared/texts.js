@@ -14,6 +14,7 @@ export const TEXTS = {
   'is.running': ['running', '运行中'],
   'is.waiting': ['needs you', '等你处理'],
   'untitled': ['Untitled', '无标题'],
+  'stop.run': ['Stop this run', '停止本次运行'],
   'more': ['More', '更多'],
   'forget': ['Delete this chat', '删除此对话'],
   'forget.sure': ['Delete for good', '确认删除'],
