@@ -4,14 +4,16 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import web
 from playwright.async_api import expect
 
 from agentflow import Agent, tool
 from agentflow.events import encode
 from agentflow.testing import call
+from agentflow.transports import setup
 from tests.transports.browser.visits import LOST, answer, say, visiting
 from tests.transports.paused import WAIT, Paused
-from tests.transports.served import served
+from tests.transports.served import listening, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -103,6 +105,47 @@ async def test_a_connection_that_breaks_loses_nothing_and_doubles_nothing(browse
         await expect(answer(page)).to_have_text("one two three")
         await expect(page.get_by_test_id("closing-line")).to_be_visible()
         assert (await log_of(here))[-1]["text"] == "one two three"
+
+
+async def test_who_is_offline_is_told_and_goes_on_when_the_line_is_back(browser):
+    model = Paused(["one ", WAIT, "two"])
+    async with served(Agent(model=model)) as here, visiting(browser, here, excuse=LOST) as page:
+        status = page.get_by_test_id("status")
+        await say(page, "Count.")
+        await expect(answer(page)).to_have_text("one")
+        await page.context.set_offline(True)
+        here.cut()
+        await expect(status).to_contain_text("Connection lost")
+        await expect(status).to_contain_text("Trying again in")
+        await expect(answer(page)).to_have_text("one")
+        model.go()
+        await page.context.set_offline(False)
+        await expect(answer(page)).to_have_text("one two")
+        await expect(status).to_contain_text("Ready")
+        assert len(await here.server.store.list_runs(limit=10)) == 1
+
+
+async def test_a_message_that_did_not_get_there_is_kept_and_sent_once(browser):
+    model = Paused(["Here."])
+    async with served(Agent(model=model)) as here, visiting(browser, here, excuse=LOST) as page:
+        await page.context.set_offline(True)
+        await say(page, "Are you there?")
+        await expect(page.get_by_text("Not sent, you are offline.")).to_be_visible()
+        await expect(page.get_by_test_id("message-user")).to_have_text("Are you there?")
+        await page.context.set_offline(False)
+        await page.get_by_role("button", name="Send again", exact=True).click()
+        await expect(answer(page)).to_have_text("Here.")
+        await expect(page.get_by_text("Not sent")).to_be_hidden()
+        assert len(model.requests) == 1
+
+
+async def test_the_page_works_below_a_path_of_another_application(browser):
+    async with Agent(model=Paused(["Below."])) as agent:
+        app = web.Application()
+        setup(app, [agent], prefix="/ai")
+        async with listening(app) as here, visiting(browser, here, "/ai/agent") as page:
+            await say(page, "Where are you?")
+            await expect(answer(page)).to_have_text("Below.")
 
 
 async def test_stop_stops_the_run_and_keeps_the_text(browser):

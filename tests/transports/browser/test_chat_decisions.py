@@ -116,12 +116,27 @@ async def test_other_arguments_can_be_given_and_are_checked(browser):
         assert till.paid == [(20, "Lin")]
 
 
+async def test_a_call_is_approved_by_keys_only_from_within_its_card(browser):
+    till = Till()
+    async with deciding(browser, paying(till)) as page:
+        await say(page, "Pay Lin.")
+        approval = await card(page)
+        await page.locator("body").press("Control+Enter")
+        await approval.get_by_label("amount").focus()
+        assert till.paid == []
+        await page.keyboard.press("Control+Enter")
+        await expect(answer(page)).to_have_text("As you wish.")
+        assert till.paid == [(30, "Lin")]
+
+
 async def test_what_waits_is_there_after_a_reload(browser):
     till = Till()
     async with deciding(browser, paying(till), excuse=LOST) as page:
         await say(page, "Pay Lin.")
         await card(page)
         await page.reload()
+        await expect(page.get_by_test_id("session-item")).to_contain_text("Pay Lin.")
+        await expect(page.get_by_test_id("session-item")).to_contain_text("needs you")
         approval = await card(page)
         await approval.get_by_test_id("approve").click()
         await expect(answer(page)).to_have_text("As you wish.")
