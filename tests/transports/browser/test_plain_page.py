@@ -103,7 +103,7 @@ def runs(store):
 async def test_a_plain_page_works_as_it_is(browser, place):
     async with FakeProvider(tool_calls(("search", {"query": "新闻"})), text("今天没有新闻。", chunk=2)) as provider:
         address = {"openrouter": {"base_url": provider.base_url, "api_key": "sk-or-x"}}
-        settings = Settings(providers=address)
+        settings = Settings(providers=address, model={"default": "openrouter/another/one"})
         async with (
             Agent(tools=[search], settings=settings) as agent,
             listening(place(agent, settings, model=MODEL)) as here,

@@ -45,6 +45,7 @@ export class Markdown {
     if (!live && Object.keys(this.#links).length) {
       this.#tail = text; // what was named before its address was told is a link now
       this.#last = 0;
+      this.#links = {}; // and an address of which only the beginning was there is whole
     }
     this.#render(live);
     if (live) endOf(this.node).append(this.#caret);
