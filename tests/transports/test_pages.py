@@ -1,19 +1,28 @@
+import asyncio
+import base64
 import hashlib
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from agentflow import Agent
-from agentflow.testing import ScriptedModel
+from agentflow import Agent, tool
+from agentflow.errors import ModelConnectionError
+from agentflow.models.base import ModelChunk
+from agentflow.testing import ScriptedModel, call
+from agentflow.tools import ask_user
 from agentflow.transports import pages, setup
-from tests.transports.served import listening, served
+from tests.transports.paused import WAIT, Paused
+from tests.transports.served import Frames, listening, read, served
 from tests.transports.test_auth import made
 
 STATIC = Path(pages.__file__).parent / "static"
 VENDOR = STATIC / "vendor"
+NODE = Path(__file__).parent.parent / "node"
 OWN = [path for path in STATIC.rglob("*") if path.is_file() and path.parent != VENDOR]
 MAX_LINES = 400
 
@@ -142,3 +151,108 @@ def test_every_text_is_there_in_both_languages_and_is_used():
         and key not in ("earlier", "approval.said", "question.said")
     ]
     assert unused == []
+
+
+# -- what needs no browser: the fold of events and the reader of frames, in node on logs of ours -------------------
+
+
+class Shaky:
+    """A tool that fails once, one that always does, and one that pays."""
+
+    def __init__(self):
+        self.tries = 0
+
+    @tool(retries=1, idempotent=True)
+    async def count(self, to: int):
+        """Count."""
+        self.tries += 1
+        yield {"done": 1, "total": to, "message": "half"}
+        if self.tries == 1:
+            raise ConnectionError("not yet")
+        yield "two"
+
+    @tool
+    def fail(self, why: str) -> str:
+        """Fail."""
+        raise ValueError(why)
+
+    @tool(approval=True)
+    def pay(self, amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+
+async def recorded(agent, text, meanwhile=None):
+    """A run as it was sent and as the server sees it; `meanwhile` gets the server and each event as it comes.
+
+    It is followed to its end, or until `meanwhile` says that this is enough.
+    """
+    async with served(agent) as here:
+        async with here.post("/api/agent/stream", {"input": text, "session_id": "s"}) as response:
+            frames = Frames(response)
+            while (event := await frames.next()) is not None:
+                if meanwhile is not None and await meanwhile(here, event):
+                    break
+        run_id = frames.last_id.partition(":")[0]
+        view = (await here.json(f"/api/runs/{run_id}"))[1]
+        turns = (await here.json("/api/sessions/s"))[1]["turns"]
+        async with here.get(f"/api/runs/{run_id}/events?after=0") as response:
+            stream = b""
+            while len(read(stream.decode("utf-8", "replace"))) < view["seq"]:
+                stream += await response.content.readany()
+    events = [data for _, data in read(stream.decode())]
+    sent = base64.b64encode(stream).decode()
+    return {"stream": sent, "events": events, "view": view, "turn": turns[0] if turns else None}
+
+
+async def amend(here, event):
+    if event["type"] == "approval":
+        body = {"call_id": event["call_id"], "arguments": {"amount": 20}}
+        assert (await here.posted(f"/api/runs/{event['run_id']}/amend", body))[0] == 202
+
+
+async def stop(here, event):
+    if event["type"] == "delta":
+        assert (await here.posted(f"/api/runs/{event['run_id']}/cancel", {}))[0] == 202
+
+
+async def leave_when_suspended(here, event):
+    return event["type"] == "state" and event["current"] == "suspended"
+
+
+def shaky(*turns):
+    return Agent(model=Paused(*turns), tools=[Shaky(), ask_user])
+
+
+def above():
+    child = Agent(name="below", description="Finds.", model=Paused(["Found it."]))
+    return Agent(model=Paused([call("below", input="Look.")], ["It was found."]), tools=[child.as_tool()])
+
+
+async def logs():
+    """The logs that node gets, each with what it is there for."""
+    calls = [call("count", to=2), call("fail", why="中文 \u2028 and \n\n a frame")]
+    broken = ModelConnectionError("connection lost", provider="paused")
+    return {
+        "tools": await recorded(shaky([ModelChunk(reasoning="Hm."), "I look. ", *calls], ["Two 对."]), "Count."),
+        "replaced": await recorded(shaky(["Half of ", broken], ["The whole."]), "Tell."),
+        "changed": await recorded(shaky([call("pay", amount=30)], ["Paid."]), "Pay.", amend),
+        "asked": await recorded(shaky([call("ask_user", question="Which?", options=["a"])]), "?", leave_when_suspended),
+        "below": await recorded(above(), "Ask below."),
+        "stopped": await recorded(shaky(["So far ", WAIT, "never"]), "Talk.", stop),
+        "failed": await recorded(shaky([RuntimeError("out of tea")]), "Tea?"),
+    }
+
+
+async def test_the_scripts_that_need_no_browser_read_our_logs(tmp_path):
+    if shutil.which("node") is None:
+        pytest.skip("needs node")
+    told = tmp_path / "logs.json"
+    told.write_text(json.dumps(await logs()), encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(
+        *("node", "--test", "--test-reporter=spec", str(NODE / "pages.test.mjs")),
+        env={**os.environ, "LOGS": str(told)},  # noqa: TID251  node's own variables
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()

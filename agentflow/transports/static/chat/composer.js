@@ -76,6 +76,7 @@ export function composerView(page) {
   }
 
   function hint(stops) {
+    show(hints, !now.blocked);
     const told = stops
       ? [['Esc', 'hint.stop']]
       : field.value

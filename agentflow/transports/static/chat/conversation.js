@@ -40,7 +40,7 @@ export class Conversation {
     this.turns = [];
     this.queue = []; // messages that are sent when the run ends: {key, text, choice}
     this.lost = null; // see `follow`
-    this.wasLost = false; // and is no more, in this run
+    this.backAt = null; // when there was a connection again, as `performance.now()` tells it
     this.stopping = false;
     this.fault = null; // why it could not be loaded
   }
@@ -196,7 +196,7 @@ export class Conversation {
       this.#changed();
     };
     const onLost = (lost) => {
-      this.wasLost = lost === null;
+      this.backAt = lost === null ? performance.now() : null;
       this.lost = lost;
       this.#changed();
     };
@@ -209,7 +209,7 @@ export class Conversation {
       turn.follows = false;
       this.stopping = false;
       this.lost = null;
-      this.wasLost = false;
+      this.backAt = null;
       this.#changed();
     }
     if (turn.refused === null) this.#next();

@@ -119,6 +119,7 @@ function draw() {
   show(thread.node, !blank);
   thread.update(current);
   status.update(current);
+  main.classList.toggle('is-lost', current.lost !== null);
   composer.update({
     running: live !== null,
     stopping: current.stopping,
@@ -149,8 +150,9 @@ function modelsNow() {
 }
 
 function titleOf(conversation) {
+  const [first] = conversation.hasEarlier ? [] : conversation.turns;
   const stored = sessions.find((session) => session.session_id === conversation.id)?.title;
-  return stored || conversation.turns[0]?.run.input.slice(0, 80) || t('new');
+  return first?.run.input.slice(0, 200) || stored || t('new');
 }
 
 function listed() {
@@ -187,7 +189,11 @@ function changed(conversation) {
     listSessions(); // its title, its place and its word are others now
     if (conversation === current) remember();
   }
-  if (conversation.last?.refused?.status === 401) start();
+  const { last } = conversation;
+  if (last?.refused?.status === 401 && !last.askedForKey) {
+    last.askedForKey = true;
+    start();
+  }
   schedule();
 }
 

@@ -24,7 +24,7 @@ export function speaker(voice) {
     },
     /** The turn that is live now, if any. */
     attend(live) {
-      if (live !== turn) voice.hush();
+      if (live !== turn && turn?.run.end === null) voice.hush(); // another chat is looked at
       if (live === null && turn?.run.end?.type === 'final') voice.say(t('say.complete'));
       turn = live;
       for (const wait of live?.run.pending ?? []) {

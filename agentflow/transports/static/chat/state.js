@@ -93,8 +93,8 @@ const isRoot = (event) => event.chain_id === event.run_id;
 
 const FOLDS = {
   input(run, event) {
+    if (!isRoot(event)) return;
     Object.assign(run, { input: event.text, accepted: true, agent: event.path[0], startedAt: run.at });
-    run.by = event.user_id;
   },
 
   state(run, event) {
@@ -174,7 +174,7 @@ const FOLDS = {
   tool_complete(run, event, chain) {
     const call = callOf(run, event, chain);
     close(run, call, 'done', event);
-    Object.assign(call, { truncated: event.truncated, reusedFrom: event.reused_from });
+    Object.assign(call, { status: null, truncated: event.truncated, reusedFrom: event.reused_from });
   },
 
   tool_error(run, event, chain) {
@@ -246,7 +246,6 @@ function end(run, event) {
   const { type, usage, duration_ms: duration, finish_reason: finish, iterations, error, reason } = event;
   run.end = { type, duration, finish, iterations, error, reason };
   run.tokens = { input: usage.input_tokens, output: usage.output_tokens, estimated: usage.estimated };
-  run.guessed = 0;
   run.writing = false;
   run.pending = [];
   for (const chain of Object.values(run.chains)) settle(run, chain);

@@ -6,6 +6,7 @@ import { counted, elapsed, t } from '../shared/i18n.js';
 import { progressOf, tokensOf, waiting } from './state.js';
 import { tokensText } from './turn.js';
 
+const BACK = 4000; // ms for which it is said that the connection is there again
 const LONG = 30_000; // ms without a connection after which the run may be gone
 
 /** @param {object} page `tryNow()`. */
@@ -37,11 +38,12 @@ export function statusView(page) {
 }
 
 /** The word for where it stands, what is beside it, and the kind that its dot has. */
-function statusOf({ live, last, lost, wasLost, stopping }) {
+function statusOf({ live, last, lost, backAt, stopping }) {
   if (lost) return lostStatus(lost);
   if (live === null) return endStatus(last);
   if (stopping) return { kind: 'off', word: t('stopping') };
-  if (wasLost && live.run.state !== 'suspended') return { ...runStatus(live.run), detail: t('back') };
+  const isBack = backAt !== null && performance.now() - backAt < BACK;
+  if (isBack) return { ...runStatus(live.run), detail: t('back') };
   return runStatus(live.run);
 }
 

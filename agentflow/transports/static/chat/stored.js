@@ -2,8 +2,8 @@
 
 import { newRun } from './state.js';
 
-const HAS_FAILED = /^\[(\w+)\]/; // how a result begins; "success" is none
-const STATES = { success: 'done', cancelled: 'cancelled', rejected: 'cancelled', unknown_outcome: 'unknown' };
+const FAILED = /^\[(?:error: )?(\w+)/; // how the result of a call begins that did not succeed
+const STATES = { cancelled: 'cancelled', rejected: 'cancelled', amended: 'cancelled', unknown_outcome: 'unknown' };
 
 /** @param {{run_id: string, outcome: string, messages: object[]}} turn */
 export function runOfTurn(turn) {
@@ -28,9 +28,9 @@ const FOLDS = {
   tool(run, chain, message) {
     const call = run.calls[message.call_id];
     if (!call) return;
-    const status = HAS_FAILED.exec(message.content)?.[1] ?? 'success';
-    Object.assign(call, { result: message.content, state: STATES[status] ?? 'failed' });
-    call.status = status === 'success' ? null : status;
+    const kind = message.content.startsWith('[success]') ? null : (FAILED.exec(message.content)?.[1] ?? 'failed');
+    const state = kind === null ? 'done' : (STATES[kind] ?? 'failed');
+    Object.assign(call, { result: message.content, state, status: state === 'failed' ? 'error' : kind });
   },
 
   user(run, chain, message, at) {

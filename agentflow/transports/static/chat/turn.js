@@ -4,7 +4,7 @@ import { drawing, h, keyed, setAttribute, setText, show } from '../shared/dom.js
 import { counted, languageOf, number, span, t, tokens } from '../shared/i18n.js';
 import { COPY, EDIT, ENDS, RETRY, WARNING } from '../shared/icons.js';
 import { chainView } from './parts.js';
-import { callsOf, rootOf } from './state.js';
+import { callsOf, rootOf, textOf } from './state.js';
 
 /**
  * @param {object} turn See `conversation`.
@@ -12,6 +12,7 @@ import { callsOf, rootOf } from './state.js';
  */
 export function turnView(turn, page) {
   let version = turn.version;
+  let shown = null;
   const user = userView(page);
   const body = h('div', { class: 'agent', testid: 'message-agent' });
   let chain = null;
@@ -22,6 +23,9 @@ export function turnView(turn, page) {
   return { node, update };
 
   function update(now) {
+    const stands = now.follows ? null : `${now.version} ${now.run.seq} ${now.refused === null}`;
+    if (stands !== null && stands === shown) return;
+    shown = stands;
     user.update(now);
     const root = rootOf(now.run);
     if (version !== now.version) {
@@ -143,6 +147,7 @@ function closingView(first, page) {
         mark.replaceChildren(drawing(ENDS[end.type], end.type));
       }
       setText(text, closingText(now.run));
+      show(copy, textOf(now.run) !== '');
     },
   };
 }

@@ -2,10 +2,10 @@
 
 const RING = 'M8 1.75a6.25 6.25 0 1 1 0 12.5a6.25 6.25 0 1 1 0-12.5z';
 
-/** By the state of a call. The arc that turns is a class of its own. */
+/** By the state of a call. Of a running one the second turns. */
 export const RINGS = {
   queued: [RING],
-  running: ['M8 1.75a6.25 6.25 0 0 1 6.25 6.25', 'M8 6.6a1.4 1.4 0 1 1 0 2.8a1.4 1.4 0 1 1 0-2.8z'],
+  running: [RING, RING, 'M8 6.6a1.4 1.4 0 1 1 0 2.8a1.4 1.4 0 1 1 0-2.8z'],
   done: [RING, 'M5.4 8.2l1.8 1.8l3.4-3.8'],
   failed: [RING, 'M6 6l4 4M10 6l-4 4'],
   waiting: [RING, 'M6.5 5.8v4.4M9.5 5.8v4.4'],
