@@ -48,7 +48,10 @@ for (const [name, log] of Object.entries(LOGS)) {
       callsOf(run).map((call) => [call.id, call.tool, call.endedAt === null ? '' : (call.status ?? 'success')]),
       view.tools.map((call) => [call.call_id, call.tool, call.status]),
     );
-    assert.deepEqual(run.pending.map((part) => part.target), view.pending.map((one) => one.question_id ?? one.call_id));
+    assert.deepEqual(
+      run.pending.map((part) => part.target),
+      view.pending.map((one) => one.question_id ?? one.call_id),
+    );
     assert.equal(tokensOf(run).output, view.usage.output_tokens);
     assert.equal(run.input, view.input);
     assert.equal(run.state, view.state);
@@ -74,7 +77,10 @@ for (const [name, log] of Object.entries(LOGS)) {
     if (run.end === null) return;
     assert.equal(run.guessed, 0);
     for (const chain of Object.values(run.chains)) {
-      assert.ok(chain.parts.every((part) => !part.live), chain.id);
+      assert.ok(
+        chain.parts.every((part) => !part.live),
+        chain.id,
+      );
     }
     assert.ok(Object.values(run.calls).every((call) => call.endedAt !== null));
   });
@@ -91,10 +97,16 @@ for (const [name, log] of Object.entries(LOGS)) {
     const run = runOfTurn(log.turn);
     const live = folded(events);
     assert.equal(run.input, live.input);
-    assert.deepEqual(callsOf(run).map((call) => call.tool), callsOf(live).map((call) => call.tool));
+    assert.deepEqual(
+      callsOf(run).map((call) => call.tool),
+      callsOf(live).map((call) => call.tool),
+    );
     if (log.turn.outcome === 'final') {
       assert.equal(answerOf(run), answerOf(live));
-      assert.deepEqual(callsOf(run).map((call) => call.state), callsOf(live).map((call) => call.state));
+      assert.deepEqual(
+        callsOf(run).map((call) => call.state),
+        callsOf(live).map((call) => call.state),
+      );
     }
   });
 }
@@ -103,8 +115,14 @@ test('what each log is there for is in it', () => {
   const { tools, replaced, changed, asked, below, stopped } = Object.fromEntries(
     Object.entries(LOGS).map(([name, log]) => [name, folded(log.events)]),
   );
-  assert.deepEqual(rootOf(tools).parts.map((part) => part.kind), ['reasoning', 'text', 'tools', 'text']);
-  assert.deepEqual(callsOf(tools).map((call) => call.state), ['done', 'failed']);
+  assert.deepEqual(
+    rootOf(tools).parts.map((part) => part.kind),
+    ['reasoning', 'text', 'tools', 'text'],
+  );
+  assert.deepEqual(
+    callsOf(tools).map((call) => call.state),
+    ['done', 'failed'],
+  );
   assert.equal(callsOf(tools)[0].attempt, 2);
   assert.deepEqual(callsOf(tools)[0].progress, { done: 1, total: 2, message: 'half' });
   const [gone] = rootOf(replaced).parts;
@@ -122,7 +140,14 @@ const waitingKinds = (run) => run.pending.map((part) => part.kind).join();
 
 test('a gap is told, and what follows it is taken', () => {
   const { events } = LOGS.tools;
-  const gap = { type: 'gap', run_id: events[0].run_id, chain_id: events[0].chain_id, after_seq: 3, next_seq: 8, missed: 4 };
+  const gap = {
+    type: 'gap',
+    run_id: events[0].run_id,
+    chain_id: events[0].chain_id,
+    after_seq: 3,
+    next_seq: 8,
+    missed: 4,
+  };
   const run = folded([...events.slice(0, 3), gap, ...events.slice(7)]);
   assert.equal(rootOf(run).parts.find((part) => part.kind === 'gap').missed, 4);
   assert.equal(run.seq, events.length);

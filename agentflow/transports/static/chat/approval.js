@@ -13,7 +13,13 @@ const SLIP = 500; // ms after it appeared in which a click was meant for what st
 export function approvalView(part, page) {
   const { node, body, aside, fault } = card('approval', SHIELD, t('approval'));
   const form = formOf(part, page, () => refresh());
-  const why = h('input', { type: 'text', class: 'field', 'aria-label': t('reject.why'), placeholder: t('reject.why'), hidden: true });
+  const why = h('input', {
+    type: 'text',
+    class: 'field',
+    'aria-label': t('reject.why'),
+    placeholder: t('reject.why'),
+    hidden: true,
+  });
   const approve = h('button', { type: 'button', class: 'button primary', on: { click: run } });
   const reject = h('button', { type: 'button', class: 'button', testid: 'reject', on: { click: refuse } }, t('reject'));
   const undo = h('button', { type: 'button', class: 'text undo', on: { click: () => form.undo() } }, t('undo'));
@@ -23,7 +29,13 @@ export function approvalView(part, page) {
     sending = isSending;
     refresh();
   });
-  const head = h('div', { class: 'call-head' }, h('span', { class: 'tool-name' }, part.tool), h('span', { class: 'call-why', dir: 'auto' }, part.reason), form.toggle);
+  const head = h(
+    'div',
+    { class: 'call-head' },
+    h('span', { class: 'tool-name' }, part.tool),
+    h('span', { class: 'call-why', dir: 'auto' }, part.reason),
+    form.toggle,
+  );
   body.append(head, form.node, why, h('div', { class: 'card-buttons' }, approve, reject, undo));
   node.addEventListener('keydown', (event) => {
     if (event.key !== 'Enter' || event.isComposing || event.keyCode === 229) return;
@@ -86,7 +98,13 @@ function formOf(part, page, changed) {
   const given = part.arguments ?? {};
   const views = fieldsOf(page.schemaOf(part.tool), given).map((field) => fieldView(field, given, changed));
   const fields = h('div', { class: 'fields' }, ...views.map((view) => view.node));
-  const text = h('textarea', { class: 'field json', rows: 8, spellcheck: 'false', 'aria-label': t('json.all'), on: { input: () => readAll() } });
+  const text = h('textarea', {
+    class: 'field json',
+    rows: 8,
+    spellcheck: 'false',
+    'aria-label': t('json.all'),
+    on: { input: () => readAll() },
+  });
   const fault = h('p', { class: 'field-fault' });
   const all = h('div', { class: 'field-all', hidden: true }, text, fault);
   const toggle = h('button', { type: 'button', class: 'text as-json', on: { click: turn } }, t('as.json'));
@@ -121,7 +139,9 @@ function formOf(part, page, changed) {
   }
 
   function valueOf() {
-    return Object.fromEntries(views.map((view) => [view.name, view.read().value]).filter(([, value]) => value !== undefined));
+    return Object.fromEntries(
+      views.map((view) => [view.name, view.read().value]).filter(([, value]) => value !== undefined),
+    );
   }
 
   function readText() {
@@ -154,7 +174,12 @@ function fieldView(field, given, changed) {
   const mark = h('span', { class: 'edited' }, t('edited'));
   const was = h('span', {});
   const about = h('p', { class: 'field-about', id: `${id}-about` });
-  const node = h('div', { class: 'field-row' }, h('label', { for: id }, field.name), h('div', { class: 'field-cell' }, h('div', { class: 'field-box' }, input, mark), about));
+  const node = h(
+    'div',
+    { class: 'field-row' },
+    h('label', { for: id }, field.name),
+    h('div', { class: 'field-cell' }, h('div', { class: 'field-box' }, input, mark), about),
+  );
   input.value = before;
   refresh({ silent: true });
   return { node, name: field.name, read: readIt, isEdited, set };
@@ -199,5 +224,11 @@ function inputOf({ kind, schema }, props) {
   }
   if (kind === 'json') return h('textarea', { ...props, rows: 2, spellcheck: 'false' });
   const mode = kind === 'integer' ? 'numeric' : kind === 'number' ? 'decimal' : null;
-  return h('input', { ...props, type: 'text', inputmode: mode, autocomplete: 'off', spellcheck: mode ? 'false' : null });
+  return h('input', {
+    ...props,
+    type: 'text',
+    inputmode: mode,
+    autocomplete: 'off',
+    spellcheck: mode ? 'false' : null,
+  });
 }

@@ -25,11 +25,32 @@ export function composerView(page) {
   const models = picker('model-picker', t('model'), (value) => page.choose('model', value));
   const hints = h('span', { class: 'hints', 'aria-hidden': 'true' });
   const waiting = h('div', { class: 'queue' });
-  const rows = keyed(waiting, (message) => message.key, (message) => queuedView(message, page));
-  const editing = h('div', { class: 'editing' }, h('span', {}, t('editing')), h('button', { type: 'button', class: 'text', on: { click: page.endEditing } }, t('editing.end')));
-  const box = h('div', { class: 'composer' }, field, h('div', { class: 'composer-row' }, agents.node, models.node, hints, button));
+  const rows = keyed(
+    waiting,
+    (message) => message.key,
+    (message) => queuedView(message, page),
+  );
+  const editing = h(
+    'div',
+    { class: 'editing' },
+    h('span', {}, t('editing')),
+    h('button', { type: 'button', class: 'text', on: { click: page.endEditing } }, t('editing.end')),
+  );
+  const box = h(
+    'div',
+    { class: 'composer' },
+    field,
+    h('div', { class: 'composer-row' }, agents.node, models.node, hints, button),
+  );
   const node = h('div', { class: 'composer-place' }, waiting, editing, box);
-  return { node, update, write, focus: () => field.focus(), isEmpty: () => field.value === '', text: () => field.value };
+  return {
+    node,
+    update,
+    write,
+    focus: () => field.focus(),
+    isEmpty: () => field.value === '',
+    text: () => field.value,
+  };
 
   /** Put a text there, to be gone on with. */
   function write(text) {
@@ -57,7 +78,13 @@ export function composerView(page) {
     const stops = now.running && !now.blocked && !(now.asked && maySend());
     const { agent } = now;
     field.disabled = Boolean(now.blocked);
-    const key = now.blocked ? 'message.blocked' : now.asked ? 'message.answer' : now.running ? 'message.queue' : 'message.to';
+    const key = now.blocked
+      ? 'message.blocked'
+      : now.asked
+        ? 'message.answer'
+        : now.running
+          ? 'message.queue'
+          : 'message.to';
     setAttribute(field, 'placeholder', t(key, { agent }));
     if (button.dataset.testid !== (stops ? 'stop' : 'send')) {
       setAttribute(button, 'data-testid', stops ? 'stop' : 'send');
@@ -76,18 +103,22 @@ export function composerView(page) {
   }
 
   function hint(stops) {
-    show(hints, !now.blocked);
-    const told = stops
-      ? [['Esc', 'hint.stop']]
-      : field.value
-        ? [['Enter', 'hint.send']]
-        : now.hasLast
-          ? [['↑', 'hint.edit']]
-          : [['Enter', 'hint.send'], ['⇧ Enter', 'hint.line']];
+    const told = hintsFor(stops);
     const text = told.map(([key, what]) => `${key} ${t(what)}`).join();
     if (hints.dataset.told === text) return;
     hints.dataset.told = text;
     hints.replaceChildren(...told.flatMap(([key, what]) => [h('kbd', {}, key), h('span', {}, t(what))]));
+  }
+
+  function hintsFor(stops) {
+    if (now.blocked) return [];
+    if (stops) return [['Esc', 'hint.stop']];
+    if (field.value) return [['Enter', 'hint.send']];
+    if (now.hasLast) return [['↑', 'hint.edit']];
+    return [
+      ['Enter', 'hint.send'],
+      ['⇧ Enter', 'hint.line'],
+    ];
   }
 
   function press() {
@@ -115,9 +146,19 @@ export function composerView(page) {
 }
 
 function queuedView(message, page) {
-  const back = h('button', { type: 'button', class: 'text', on: { click: () => page.takeBack(message.key) } }, t('queued.back'));
+  const back = h(
+    'button',
+    { type: 'button', class: 'text', on: { click: () => page.takeBack(message.key) } },
+    t('queued.back'),
+  );
   const text = h('span', { class: 'queued-text', dir: 'auto' }, message.text);
-  const node = h('div', { class: 'queued', testid: 'queued' }, text, h('span', { class: 'queued-why' }, t('queued')), back);
+  const node = h(
+    'div',
+    { class: 'queued', testid: 'queued' },
+    text,
+    h('span', { class: 'queued-why' }, t('queued')),
+    back,
+  );
   return { node, update: () => {} };
 }
 

@@ -25,7 +25,12 @@ export function emptyView(page) {
 
 function examples(texts, page) {
   const rows = texts.map((text) =>
-    h('button', { type: 'button', class: 'example', on: { click: () => page.submit(text) } }, h('span', { dir: 'auto' }, text), drawing(ARROW)),
+    h(
+      'button',
+      { type: 'button', class: 'example', on: { click: () => page.submit(text) } },
+      h('span', { dir: 'auto' }, text),
+      drawing(ARROW),
+    ),
   );
   return h('div', { class: 'examples' }, h('h2', {}, t('start')), ...rows);
 }

@@ -5,7 +5,8 @@ import { number, t } from '../shared/i18n.js';
 /**
  * The fields that a form has: those of the schema, and whatever else was given.
  * @param {object} schema @param {object} given
- * @returns {{name: string, schema: object, required: boolean, kind: 'string' | 'number' | 'integer' | 'boolean' | 'choice' | 'json'}[]}
+ * @returns {{name: string, schema: object, required: boolean, kind: string}[]} `kind` is "string", "number", "integer",
+ *   "boolean", "choice" or "json".
  */
 export function fieldsOf(schema, given) {
   const known = schema?.properties ?? {};

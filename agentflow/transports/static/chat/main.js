@@ -90,8 +90,21 @@ const fault = h('p', { class: 'page-fault', role: 'alert', hidden: true });
 const main = frame();
 
 function frame() {
-  const drawer = h('button', { type: 'button', class: 'bare drawer-open', 'aria-label': t('sessions.open'), on: { click: () => sidebar.shown(true) } }, drawing(PANEL));
-  const fresh = h('button', { type: 'button', class: 'bare fresh', 'aria-label': t('new'), on: { click: newChat } }, drawing(EDIT));
+  const drawer = h(
+    'button',
+    {
+      type: 'button',
+      class: 'bare drawer-open',
+      'aria-label': t('sessions.open'),
+      on: { click: () => sidebar.shown(true) },
+    },
+    drawing(PANEL),
+  );
+  const fresh = h(
+    'button',
+    { type: 'button', class: 'bare fresh', 'aria-label': t('new'), on: { click: newChat } },
+    drawing(EDIT),
+  );
   const header = h('header', { class: 'head' }, drawer, title, menu.node, fresh);
   const foot = h('div', { class: 'foot column' }, status.node, composer.node);
   return h('main', {}, header, fault, empty.node, thread.node, foot);
@@ -141,11 +154,12 @@ function draw() {
 
 const agentNow = () => offers.agents.find(({ name }) => name === chosen.agent) ?? offers.agents[0] ?? null;
 
-/** The models to choose from: first what is asked where none is chosen, as far as it is known; then those of the settings. */
+/** The models to choose from: first what is asked where none is chosen, as far as it is known; then the settings'. */
 function modelsNow() {
   const { default: own, allowed = [], aliases = [] } = offers.models;
   const names = [...aliases, ...allowed.filter((name) => !name.includes('*'))];
-  const first = current.turns.findLast(({ run, body }) => run.asks && !body?.model)?.run.asks ?? own ?? t('model.default');
+  const first =
+    current.turns.findLast(({ run, body }) => run.asks && !body?.model)?.run.asks ?? own ?? t('model.default');
   return [['', first], ...[...new Set(names)].filter((name) => name !== first).map((name) => [name, name])];
 }
 
@@ -160,7 +174,11 @@ function listed() {
     const run = conversations.get(session.session_id)?.live?.run;
     const waits = run ? run.pending.length > 0 : session.state === 'suspended';
     const runs = run !== undefined || session.active_run !== null;
-    return { ...session, chosen: session.session_id === current.id, word: runs ? (waits ? 'waiting' : 'running') : null };
+    return {
+      ...session,
+      chosen: session.session_id === current.id,
+      word: runs ? (waits ? 'waiting' : 'running') : null,
+    };
   });
 }
 
@@ -229,7 +247,8 @@ async function open(id, run = null) {
     await conversation.load();
   } catch (error) {
     if (!(error instanceof api.Refusal && error.status === 404)) throw error;
-    if (run !== null) conversation.resume(run); // begun just now, and not yet among the sessions
+    if (run !== null)
+      conversation.resume(run); // begun just now, and not yet among the sessions
     else {
       conversations.delete(id);
       newChat();

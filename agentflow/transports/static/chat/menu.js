@@ -33,7 +33,17 @@ export function menuView(page) {
   setText(stop, t('stop.run'));
   let sure = false;
   const list = h('div', { class: 'menu-list', hidden: true }, stop, letters, signOut, forget);
-  const button = h('button', { type: 'button', class: 'bare', 'aria-label': t('more'), 'aria-haspopup': 'true', on: { click: () => open(list.hidden) } }, drawing(MORE));
+  const button = h(
+    'button',
+    {
+      type: 'button',
+      class: 'bare',
+      'aria-label': t('more'),
+      'aria-haspopup': 'true',
+      on: { click: () => open(list.hidden) },
+    },
+    drawing(MORE),
+  );
   const node = h('div', { class: 'menu' }, button, list);
   document.addEventListener('pointerdown', (event) => node.contains(event.target) || open(false));
   return { node, update, close };

@@ -14,7 +14,11 @@ import { toolsView } from './tools.js';
  */
 export function chainView(turn, page, depth) {
   const node = h('div', { class: 'chain' });
-  const parts = keyed(node, (part) => part.key, (part) => VIEWS[part.kind](part, { turn, page, depth }));
+  const parts = keyed(
+    node,
+    (part) => part.key,
+    (part) => VIEWS[part.kind](part, { turn, page, depth }),
+  );
   return { node, update: (chain) => parts(chain.parts) };
 }
 

@@ -60,7 +60,10 @@ export function questionView(part, page) {
     show(row, given.resolved !== null);
     if (given.resolved === null || row.childNodes.length) return;
     const { decision, text: said } = given.resolved;
-    const told = decision === 'expired' ? t('question.expired') : t('answered', { by: byOf(given.resolved, page.user), text: said ?? '' });
+    const told =
+      decision === 'expired'
+        ? t('question.expired')
+        : t('answered', { by: byOf(given.resolved, page.user), text: said ?? '' });
     row.append(drawing(QUESTION), `${given.text} · ${told}`);
   }
 }
@@ -72,7 +75,13 @@ function choicesOf(options, field) {
   const row = (label, at, testid) => {
     const radio = h('input', { type: 'radio', name });
     radios.push(radio);
-    return h('label', { class: 'option', testid }, radio, h('span', { class: 'option-text', dir: 'auto' }, label), h('kbd', { 'aria-hidden': 'true' }, `${at + 1}`));
+    return h(
+      'label',
+      { class: 'option', testid },
+      radio,
+      h('span', { class: 'option-text', dir: 'auto' }, label),
+      h('kbd', { 'aria-hidden': 'true' }, `${at + 1}`),
+    );
   };
   const rows = options.map((option, at) => row(option, at, 'option'));
   const other = row(t('question.else'), options.length, 'option-else');

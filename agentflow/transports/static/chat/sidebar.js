@@ -21,7 +21,11 @@ export function sidebarView(page) {
   );
   const list = h('div', { class: 'sessions' });
   const none = h('p', { class: 'aside' }, t('sessions.none'));
-  const groups = keyed(list, (group) => group.key, () => groupView(pick));
+  const groups = keyed(
+    list,
+    (group) => group.key,
+    () => groupView(pick),
+  );
   const user = h('span', { class: 'who' });
   const foot = h(
     'div',
@@ -81,7 +85,11 @@ function grouped(sessions) {
 function groupView(pick) {
   const title = h('h2', {});
   const items = h('ul', {});
-  const rows = keyed(items, (session) => session.session_id, (session) => itemView(session, pick));
+  const rows = keyed(
+    items,
+    (session) => session.session_id,
+    (session) => itemView(session, pick),
+  );
   return {
     node: h('div', { class: 'session-group' }, title, items),
     update(group) {
@@ -94,7 +102,12 @@ function groupView(pick) {
 function itemView(first, pick) {
   const title = h('span', { class: 'session-title', dir: 'auto' });
   const word = h('span', { class: 'session-word' });
-  const item = h('button', { type: 'button', class: 'session', testid: 'session-item', on: { click: () => pick(first.session_id) } }, title, word);
+  const item = h(
+    'button',
+    { type: 'button', class: 'session', testid: 'session-item', on: { click: () => pick(first.session_id) } },
+    title,
+    word,
+  );
   return {
     node: h('li', {}, item),
     update(session) {

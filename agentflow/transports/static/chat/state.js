@@ -60,8 +60,7 @@ export function progressOf(run) {
 }
 
 /** The calls of the root, of whatever round. */
-export const callsOf = (run) =>
-  (rootOf(run)?.parts ?? []).flatMap((part) => (part.kind === 'tools' ? part.calls : []));
+export const callsOf = (run) => (rootOf(run)?.parts ?? []).flatMap((part) => (part.kind === 'tools' ? part.calls : []));
 
 /** The answer as Markdown: what the root has said in all its rounds. */
 export const textOf = (run) =>
@@ -76,7 +75,7 @@ export const waiting = (run, kind) => run.pending.filter((part) => part.kind ===
 /** The tokens so far, with a guess for replies that are not whole. */
 export function tokensOf(run) {
   const { input, output, estimated } = run.tokens;
-  return { input, output: output + run.guessed, estimated: estimated || run.guessed > 0 };
+  return { input, output: output + run.guessed, estimated, guessed: run.guessed > 0 };
 }
 
 function chainOf(run, event) {

@@ -16,7 +16,15 @@ export function statusView(page) {
   const detail = h('span', { class: 'status-detail' });
   const time = h('span', { class: 'status-more', 'aria-hidden': 'true' });
   const used = h('span', { class: 'status-more status-tokens', 'aria-hidden': 'true' });
-  const line = h('div', { id: 'status', class: 'status-line', role: 'status', testid: 'status' }, dot, word, detail, time, used);
+  const line = h(
+    'div',
+    { id: 'status', class: 'status-line', role: 'status', testid: 'status' },
+    dot,
+    word,
+    detail,
+    time,
+    used,
+  );
   const tryNow = h('button', { type: 'button', class: 'text', on: { click: page.tryNow } }, t('lost.now'));
   const node = h('div', { class: 'status' }, line, tryNow);
   return {
@@ -55,7 +63,8 @@ function lostStatus({ since, until }) {
 }
 
 function endStatus(turn) {
-  if (turn?.refused === 'offline' && !turn.run.accepted) return { kind: 'failed', word: t('offline'), detail: t('offline.none') };
+  if (turn?.refused === 'offline' && !turn.run.accepted)
+    return { kind: 'failed', word: t('offline'), detail: t('offline.none') };
   const end = turn?.run.end;
   if (end?.type === 'failed') return { kind: 'failed', word: t('failed'), detail: t('failed.kept') };
   if (end?.type === 'cancelled') return { kind: 'off', word: t('stopped'), detail: t('stopped.kept') };
@@ -81,6 +90,9 @@ function runStatus(run) {
 function waits(run) {
   const approvals = waiting(run, 'approval').length;
   const questions = waiting(run, 'question').length;
-  const parts = [approvals && counted('waits.approvals', approvals), questions && counted('waits.questions', questions)];
+  const parts = [
+    approvals && counted('waits.approvals', approvals),
+    questions && counted('waits.questions', questions),
+  ];
   return parts.filter(Boolean).join(', ');
 }

@@ -18,7 +18,8 @@ export function runOfTurn(turn) {
 const FOLDS = {
   assistant(run, chain, message, at) {
     const part = { round: `${at}`, live: false, from: null, to: null };
-    if (message.reasoning) chain.parts.push({ ...part, kind: 'reasoning', key: `reasoning${at}`, text: message.reasoning });
+    if (message.reasoning)
+      chain.parts.push({ ...part, kind: 'reasoning', key: `reasoning${at}`, text: message.reasoning });
     if (message.content) chain.parts.push({ ...part, kind: 'text', key: `text${at}`, text: message.content });
     if (message.tool_calls.length === 0) return;
     const calls = message.tool_calls.map((call) => (run.calls[call.call_id] = storedCall(call)));

@@ -13,10 +13,19 @@ export function threadView(page) {
   const earlier = h('button', { type: 'button', class: 'text earlier', on: { click: page.loadEarlier } }, t('history'));
   const list = h('div', { class: 'turns', role: 'log', 'aria-live': 'off', 'aria-label': t('message') });
   const column = h('div', { class: 'column' }, earlier, list);
-  const jump = h('button', { type: 'button', class: 'jump', testid: 'jump', on: { click: toEnd } }, drawing(DOWN), h('span', {}));
+  const jump = h(
+    'button',
+    { type: 'button', class: 'jump', testid: 'jump', on: { click: toEnd } },
+    drawing(DOWN),
+    h('span', {}),
+  );
   const scroller = h('div', { class: 'scroller', tabindex: -1 }, column);
   const node = h('div', { class: 'thread-place' }, scroller, jump);
-  const turns = keyed(list, (turn) => turn.key, (turn) => turnView(turn, page));
+  const turns = keyed(
+    list,
+    (turn) => turn.key,
+    (turn) => turnView(turn, page),
+  );
   let follows = true;
   let from = 0;
   const letGo = () => (follows = false);

@@ -10,7 +10,11 @@ const LEVELS = 2; // of agents below the root that are shown
 /** @param {object} at Where it stands: `turn`, `page`, `depth`. @param {Function} chainView See `parts`. */
 export function toolsView(at, chainView) {
   const node = h('div', { class: 'group', role: 'list', 'aria-label': t('call.tools') });
-  const rows = keyed(node, (call) => call.id, () => callView(at, chainView));
+  const rows = keyed(
+    node,
+    (call) => call.id,
+    () => callView(at, chainView),
+  );
   return { node, update: (part) => rows(part.calls) };
 }
 
@@ -60,7 +64,13 @@ function callView(at, chainView) {
     show(tag, call.child !== null);
     setText(status, statusOf(call, at.page.user));
     setText(time, timeOf(call));
-    setAttribute(row, 'aria-label', [call.tool, t(`call.${state}`), statusOf(call, at.page.user), call.duration && timeOf(call)].filter(Boolean).join(', '));
+    setAttribute(
+      row,
+      'aria-label',
+      [call.tool, t(`call.${state}`), statusOf(call, at.page.user), call.duration && timeOf(call)]
+        .filter(Boolean)
+        .join(', '),
+    );
     body.update(call, open, chosen === true);
   }
 }
@@ -68,7 +78,10 @@ function callView(at, chainView) {
 /** A row opens by itself when it fails for good, or has something to show while it runs. */
 function opensItself(call) {
   if (call.state === 'failed' || call.state === 'unknown') return true;
-  return call.state === 'running' && (call.child !== null || call.progress !== null || call.lines !== '' || call.item !== null);
+  return (
+    call.state === 'running' &&
+    (call.child !== null || call.progress !== null || call.lines !== '' || call.item !== null)
+  );
 }
 
 /** The most telling argument: the first text. */
@@ -128,7 +141,18 @@ function bodyView(at, chainView) {
   const thread = h('div', { class: 'thread' });
   const given = detailView(t('call.arguments'));
   const result = detailView(t('call.result'));
-  const node = h('div', { class: 'tool-body', testid: 'tool-body' }, bar.node, lines, item, last, trouble, thread, given.node, result.node);
+  const node = h(
+    'div',
+    { class: 'tool-body', testid: 'tool-body' },
+    bar.node,
+    lines,
+    item,
+    last,
+    trouble,
+    thread,
+    given.node,
+    result.node,
+  );
   let chain = null;
   return { node, update };
 
@@ -226,6 +250,7 @@ function resultFacts(call) {
 function troubleOf(call) {
   if (call.state === 'unknown') return t('call.unknown.text');
   if (call.state !== 'failed' || !call.error) return '';
-  const why = call.status === 'timeout' && call.duration ? t('call.timeout', { span: span(call.duration) }) : call.error.message;
+  const why =
+    call.status === 'timeout' && call.duration ? t('call.timeout', { span: span(call.duration) }) : call.error.message;
   return `${why} ${t('call.told')}`;
 }

@@ -4,7 +4,7 @@ import { drawing, h, keyed, setAttribute, setText, show } from '../shared/dom.js
 import { counted, languageOf, number, span, t, tokens } from '../shared/i18n.js';
 import { COPY, EDIT, ENDS, RETRY, WARNING } from '../shared/icons.js';
 import { chainView } from './parts.js';
-import { callsOf, rootOf, textOf } from './state.js';
+import { callsOf, rootOf, textOf, tokensOf } from './state.js';
 
 /**
  * @param {object} turn See `conversation`.
@@ -18,7 +18,11 @@ export function turnView(turn, page) {
   let chain = null;
   const closing = closingView(turn, page);
   const notesBelow = h('div', { class: 'notes' });
-  const below = keyed(notesBelow, (note) => note.key, (note) => noteView(note, page));
+  const below = keyed(
+    notesBelow,
+    (note) => note.key,
+    (note) => noteView(note, page),
+  );
   const node = h('section', { class: 'turn' }, user.node, body, notesBelow, closing.node);
   return { node, update };
 
@@ -49,7 +53,13 @@ function userView(page) {
   const text = h('div', { class: 'bubble', dir: 'auto', testid: 'message-user' });
   const edit = h(
     'button',
-    { type: 'button', class: 'bare', testid: 'edit', 'aria-label': t('edit'), on: { click: () => page.edit(turn.run.input) } },
+    {
+      type: 'button',
+      class: 'bare',
+      testid: 'edit',
+      'aria-label': t('edit'),
+      on: { click: () => page.edit(turn.run.input) },
+    },
     drawing(EDIT),
   );
   const why = h('span', { class: 'refused' });
@@ -159,7 +169,7 @@ function closingText(run) {
   const calls = callsOf(run).length;
   const counts = [
     calls > 0 && end.type === 'final' ? counted('ended.tools', calls) : null,
-    end.type === 'failed' ? null : tokensText(run.tokens),
+    end.type === 'failed' ? null : tokensText(tokensOf(run)),
   ];
   const first = {
     final: () => values.span,
@@ -169,8 +179,8 @@ function closingText(run) {
   return [first, ...counts.filter(Boolean)].join(' · ');
 }
 
-/** "1,204 in · ~186 out". @param {{input: number, output: number, estimated: boolean}} used */
-export function tokensText({ input, output, estimated }) {
-  const told = (count) => (estimated ? t('about', { count: tokens(count) }) : tokens(count));
-  return t('tokens', { input: told(input), output: told(output) });
+/** "1,204 in · ~186 out": what is not exact is told as such. @param {object} used See `tokensOf`. */
+export function tokensText({ input, output, estimated, guessed }) {
+  const told = (key, count, about) => t(about ? `${key}.about` : key, { count: tokens(count) });
+  return `${told('tokens.in', input, estimated)} · ${told('tokens.out', output, estimated || guessed)}`;
 }

@@ -33,10 +33,25 @@ export async function askForKey(place, first) {
 }
 
 function formView() {
-  const field = h('input', { type: 'password', class: 'field', id: 'key', autocomplete: 'current-password', required: true });
+  const field = h('input', {
+    type: 'password',
+    class: 'field',
+    id: 'key',
+    autocomplete: 'current-password',
+    required: true,
+  });
   const wrong = h('p', { class: 'field-fault', role: 'alert', hidden: true }, t('key.wrong'));
   const send = h('button', { type: 'submit', class: 'button primary' }, t('key.send'));
-  const node = h('form', { class: 'key-form', testid: 'key-form' }, h('h1', {}, t('key.title')), h('p', {}, t('key.text')), h('label', { for: 'key' }, t('key.label')), field, wrong, send);
+  const node = h(
+    'form',
+    { class: 'key-form', testid: 'key-form' },
+    h('h1', {}, t('key.title')),
+    h('p', {}, t('key.text')),
+    h('label', { for: 'key' }, t('key.label')),
+    field,
+    wrong,
+    send,
+  );
   return {
     node,
     wrong: (isWrong) => show(wrong, isWrong),

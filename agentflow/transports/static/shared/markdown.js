@@ -64,7 +64,10 @@ export class Markdown {
     made.forEach((node, at) => (standing[at] ? morph(standing[at], node) : this.node.append(node)));
     standing.slice(made.length).forEach((node) => node.remove());
     if (last > 0) {
-      this.#tail = tokens.slice(last).map((token) => token.raw).join('');
+      this.#tail = tokens
+        .slice(last)
+        .map((token) => token.raw)
+        .join('');
       this.#last = this.node.childNodes.length - (tokens[last].type === 'def' ? 0 : 1);
     }
   }
@@ -147,7 +150,11 @@ function list(token, how) {
 
 function table(token, how) {
   const row = (cells, tag) =>
-    h('tr', {}, ...cells.map((cell) => h(tag, { class: cell.align && `to-${cell.align}` }, ...inline(cell.tokens, how))));
+    h(
+      'tr',
+      {},
+      ...cells.map((cell) => h(tag, { class: cell.align && `to-${cell.align}` }, ...inline(cell.tokens, how))),
+    );
   const head = h('thead', {}, row(token.header, 'th'));
   const body = h('tbody', {}, ...token.rows.map((cells) => row(cells, 'td')));
   return h('div', { class: 'wide', tabindex: 0 }, h('table', {}, head, body));
