@@ -33,7 +33,11 @@ from agentflow.events import (
 )
 
 MAX_RUNS = 10_000  # in flight; what is more is counted and not shown
-MAX_RECENT = 2_000  # runs, and tool calls, that ended last
+MAX_RECENT = 2_000  # runs, tool calls and model calls, that ended last
+_TOTALS = (
+    *("runs", "final", "failed", "cancelled", "tool_calls", "tool_failures", "model_calls"),
+    *("input_tokens", "output_tokens"),  # of runs that have ended
+)
 _MAX_MARKS = 8  # codes of warnings that a run's row names
 
 Row: TypeAlias = dict[str, Any]
@@ -64,6 +68,7 @@ class _Run:
     marks: dict[str, None] = field(default_factory=dict)
 
     def row(self) -> Row:
+        """All of it, so that who has heard of the run from here on can go on counting."""
         return {
             "run_id": self.run_id,
             "agent": self.agent,
@@ -78,9 +83,13 @@ class _Run:
             "last": self.last,
             "tools": sorted(self.tools.values()),
             "waits": len(self.waits),
+            "calls": list(self.tools.items()),
+            "waiting": list(self.waits),
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "waited_ms": self.waited_ms,
+            "first_chunk_ms": self.first_chunk_ms,
+            "model_began": self.model_began,
             "marks": list(self.marks),
         }
 
@@ -96,10 +105,9 @@ class Overview:
         self._runs: dict[str, _Run] = {}
         self._ended: deque[Row] = deque(maxlen=max_recent)
         self._tools: deque[Row] = deque(maxlen=max_recent)
+        self._models: deque[Row] = deque(maxlen=max_recent)
         self.unseen = 0  # runs that were too many to be shown
-        self.totals = dict.fromkeys(
-            ("runs", "final", "failed", "cancelled", "tool_calls", "tool_failures", "input_tokens", "output_tokens"), 0
-        )
+        self.totals = dict.fromkeys(_TOTALS, 0)
 
     def see(self, event: AgentEvent) -> None:
         """An event that a log has accepted."""
@@ -120,8 +128,8 @@ class Overview:
         return [run.row() for run in self._runs.values()]
 
     def recent(self) -> Mapping[str, list[Row]]:
-        """The runs and the tool calls that ended last, oldest first: a row each."""
-        return {"runs": list(self._ended), "tools": list(self._tools)}
+        """The runs, the tool calls and the model calls that ended last, oldest first: a row each."""
+        return {"runs": list(self._ended), "tools": list(self._tools), "models": list(self._models)}
 
     def _run(self, event: AgentEvent) -> _Run:
         run = self._runs.get(event.run_id)
@@ -157,6 +165,17 @@ class Overview:
         run.output_tokens += event.usage.output_tokens
         if run.first_chunk_ms is None and event.first_chunk_ms is not None and run.model_began:
             run.first_chunk_ms = round(_milliseconds(run.began, run.model_began) + event.first_chunk_ms, 3)
+        self.totals["model_calls"] += 1
+        self._models.append(
+            {
+                "ts": event.ts,
+                "model": run.model,
+                "agent": run.agent,
+                "input_tokens": event.usage.input_tokens,
+                "output_tokens": event.usage.output_tokens,
+                "duration_ms": event.duration_ms,
+            }
+        )
 
     def _tool_start(self, run: _Run, event: ToolStartEvent) -> None:
         run.tools[event.call_id] = event.tool

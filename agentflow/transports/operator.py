@@ -30,17 +30,30 @@ async def snapshot(request: web.Request) -> web.Response:
     return web.Response(body=body, content_type="application/json")
 
 
+async def health(request: web.Request) -> web.Response:
+    """`GET /api/operator/health`: what no event tells, for a dashboard that asks every few seconds."""
+    read_query(request, Identity)
+    body = msgspec.json.encode(used(request.app[SERVER]))
+    return web.Response(body=body, content_type="application/json")
+
+
 def seen(server: Server) -> dict[str, Any]:
     """The process as it is now. `position` is that of the firehose: what comes after it is not yet counted here."""
     overview = server.overview
-    return {
-        "at": datetime.fromtimestamp(server.clock.wall(), UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+    return used(server) | {
         "position": server.firehose.position,
         "agents": list(server.agents),
         "runs": overview.rows(lambda run_id: server.chain(run_id) is not None),
         "unseen": overview.unseen,
         "recent": overview.recent(),
         "totals": overview.totals,
+    }
+
+
+def used(server: Server) -> dict[str, Any]:
+    """What the process has of pools, limits and connections, and how much of it is taken."""
+    return {
+        "at": datetime.fromtimestamp(server.clock.wall(), UTC).isoformat(timespec="microseconds")[:-6] + "Z",
         "pools": [
             {"agent": agent.name} | {name: getattr(pool, name) for name in pool.__dataclass_fields__}
             for agent in server.agents.values()
@@ -48,6 +61,8 @@ def seen(server: Server) -> dict[str, Any]:
         ],
         "limits": _limits(server),
         "connections": len(server.connections),
+        "readers": len(server.readings),
+        "slow_readers": server.readings.slow(),
         "firehose": {"readers": server.firehose.readers, "missed": server.firehose.missed},
         "draining": server.draining,
     }
@@ -102,6 +117,14 @@ ROUTES = (
         path="/api/operator/snapshot",
         handler=snapshot,
         summary="The runs in flight, those that ended last, and what they use.",
+        scope="operator",
+        query=Identity,
+    ),
+    Route(
+        method="GET",
+        path="/api/operator/health",
+        handler=health,
+        summary="The pools, limits, breakers and slow readers as they are now.",
         scope="operator",
         query=Identity,
     ),

@@ -64,7 +64,7 @@ class Server:
         )
         self.overview = Overview()
         self.firehose = Firehose()
-        self.readings = Readings(self._last_seq)
+        self.readings = Readings(self._last_seq, self.clock)
         self.exposition: Callable[[str], tuple[bytes, str]] | None = None  # the metrics, as `Accept` wants them
         self.quotas = build_quotas(settings.limits, self.clock, self.owner)
         self.draining = False

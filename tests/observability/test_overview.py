@@ -51,12 +51,16 @@ async def test_a_run_in_flight_is_a_row_and_an_ended_one_is_a_row_of_what_ended(
     assert (row["run_id"], row["agent"], row["session_id"], row["user_id"]) == (chain.run_id, "shop", "s1", "u1")
     assert (row["state"], row["last"], row["tools"], row["iteration"]) == ("executing_tools", "tool_start", ["look"], 1)
     assert row["began"] == log[0].ts
+    assert ([tool for _, tool in row["calls"]], row["waiting"]) == (row["tools"], [])
     assert overview.rows(alive) == []
     (ended,) = overview.recent()["runs"]
     assert (ended["outcome"], ended["reason"], ended["duration_ms"]) == ("final", "stop", end.duration_ms)
     assert ended["first_chunk_ms"] is not None
     (used,) = overview.recent()["tools"]
     assert (used["tool"], used["status"], used["agent"], used["attempt"]) == ("look", "success", "shop", 1)
+    models = overview.recent()["models"]
+    assert len(models) == overview.totals["model_calls"] == 2
+    assert sum(row["input_tokens"] for row in models) == end.usage.input_tokens
     assert overview.totals["input_tokens"] == end.usage.input_tokens
     assert {name: overview.totals[name] for name in ("runs", "final", "tool_calls", "tool_failures")} == {
         "runs": 1,

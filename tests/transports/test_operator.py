@@ -26,9 +26,19 @@ async def test_a_snapshot_holds_what_has_ended_and_where_the_events_go_on():
         assert [row["tool"] for row in told["recent"]["tools"]] == ["look"]
         assert (told["totals"]["runs"], told["totals"]["final"], told["unseen"]) == (1, 1, 0)
         assert {pool["name"]: pool["calls"] for pool in told["pools"]}["default"] == 1
+        assert [row["model"] for row in told["recent"]["models"]] == ["scripted"] * 2
         epoch, _, number = told["position"].partition(":")
         assert len(epoch) == 16
         assert int(number) > 5
+
+
+async def test_what_is_used_is_told_without_the_runs():
+    async with served(agent()) as server:
+        _, told = await server.json("/api/operator/health")
+        _, whole = await server.json("/api/operator/snapshot")
+        assert (told["connections"], told["readers"], told["slow_readers"], told["draining"]) == (0, 0, [], False)
+        assert told.keys() < whole.keys()
+        assert "runs" not in told
 
 
 async def test_events_of_all_runs_come_as_they_happen_and_go_on_after_a_break():
@@ -61,7 +71,7 @@ async def test_only_operators_may_watch():
         keys[key_id] = {"hash": hashed, "user": name, "scopes": scopes}
         headers[name] = {"Authorization": f"Bearer {key}"}
     async with served(agent(), keys=keys) as server:
-        for path in ("/api/operator/snapshot", "/api/events"):
+        for path in ("/api/operator/snapshot", "/api/operator/health", "/api/events"):
             async with server.get(path) as response:
                 assert response.status == 401
             async with server.get(path, headers=headers["user"]) as response:

@@ -4,7 +4,8 @@ import gc
 
 from agentflow.event_log import Reader
 from agentflow.stores.in_memory import InMemoryStore
-from agentflow.transports.readings import Readings
+from agentflow.transports.readings import SLOW, Readings
+from tests.transports.served import HandClock
 
 
 def test_the_lag_is_that_of_the_reader_that_is_furthest_behind():
@@ -25,3 +26,18 @@ def test_a_reader_that_is_gone_is_forgotten_and_an_ended_run_has_no_lag():
     del reader
     gc.collect()
     assert (len(readings), readings.lag()) == (0, 0)
+
+
+def test_a_reader_is_slow_from_the_look_that_finds_it_so_until_one_that_does_not():
+    clock = HandClock()
+    readings = Readings({"r1": SLOW + 3, "r2": SLOW - 1}.get, clock)
+    reader, other = Reader(InMemoryStore(), "r1", 1), Reader(InMemoryStore(), "r2")
+    readings.add(reader, "r1")
+    readings.add(other, "r2")
+    assert readings.slow() == [{"run_id": "r1", "events": SLOW + 2, "seconds": 0.0}]
+    clock.advance(5)
+    assert readings.slow() == [{"run_id": "r1", "events": SLOW + 2, "seconds": 5.0}]
+    reader.after = 4
+    assert readings.slow() == []
+    reader.after = 0
+    assert readings.slow()[0]["seconds"] == 0.0
