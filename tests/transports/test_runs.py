@@ -166,7 +166,10 @@ async def test_without_keys_the_user_is_who_the_request_says():
 @pytest.mark.parametrize("run_id", ["x", "..", "%2e%2e", "a%2Fb", "%00", "%27%22", "*", "x" * 200, "r:1"])
 async def test_ids_that_cannot_be_are_unknown(run_id):
     async with served() as here:
-        for path in (f"/api/runs/{run_id}", f"/api/runs/{run_id}/events", f"/api/sessions/{run_id}"):
+        paths = [f"/api/runs/{run_id}", f"/api/sessions/{run_id}"]
+        if run_id not in ("..", "%2e%2e"):  # what follows these is looked for one level up
+            paths.append(f"/api/runs/{run_id}/events")
+        for path in paths:
             async with here.get(path) as response:
                 assert response.status == 404
         for verb, fields in VERBS.items():
