@@ -7,14 +7,20 @@ import { TEXTS } from './texts.js';
 export const language = document.documentElement.lang === 'zh' ? 'zh' : 'en';
 
 /**
- * A text, its `{names}` filled in. An unknown key is a fault of the page and raises.
- * @param {string} key @param {Record<string, string | number>} [values]
+ * What gives a text of these, its `{names}` filled in. An unknown key is a fault of the page and raises.
+ * @param {Record<string, [string, string]>} texts
+ * @returns {(key: string, values?: Record<string, string | number>) => string}
  */
-export function t(key, values = {}) {
-  const text = TEXTS[key];
-  if (text === undefined) throw new Error(`there is no text ${key}`);
-  return text[language === 'zh' ? 1 : 0].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
+export function speaker(texts) {
+  return (key, values = {}) => {
+    const text = texts[key];
+    if (text === undefined) throw new Error(`there is no text ${key}`);
+    return text[language === 'zh' ? 1 : 0].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
+  };
 }
+
+/** A text that pages share, or of the chat. */
+export const t = speaker(TEXTS);
 
 /** The text for one, or for several: `key.one` where there is one. @param {string} key @param {number} count */
 export const counted = (key, count) => t(count === 1 ? `${key}.one` : key, { count: number(count) });

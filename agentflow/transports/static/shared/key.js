@@ -1,7 +1,7 @@
 /** The key of a server that has keys: asked for once, kept for the tab. */
 
 import { Refusal, keepKey } from './api.js';
-import { h, show } from './dom.js';
+import { h, setText, show } from './dom.js';
 import { t } from './i18n.js';
 
 /**
@@ -9,9 +9,10 @@ import { t } from './i18n.js';
  * @template T
  * @param {HTMLElement} place Where the form stands while there is no key.
  * @param {() => Promise<T>} first
+ * @param {[string, string] | null} [lacking] What is said to somebody whose key does not let in; without, it is a fault.
  * @returns {Promise<T>}
  */
-export async function askForKey(place, first) {
+export async function askForKey(place, first, lacking = null) {
   const form = formView();
   for (let asked = 0; ; asked += 1) {
     try {
@@ -19,13 +20,15 @@ export async function askForKey(place, first) {
       form.node.remove();
       return value;
     } catch (error) {
-      if (!(error instanceof Refusal) || error.status !== 401) {
+      const asksAgain = error instanceof Refusal && (error.status === 401 || (error.status === 403 && lacking !== null));
+      if (!asksAgain) {
         form.node.remove();
         place.replaceChildren(h('p', { class: 'page-fault', role: 'alert' }, error.message));
         throw error;
       }
       keepKey(null);
-      form.wrong(asked > 0);
+      form.tell(error.status === 403 ? lacking : [t('key.title'), t('key.text')]);
+      form.wrong(asked > 0 && error.status === 401);
       if (!form.node.isConnected) place.replaceChildren(form.node);
       keepKey(await form.given());
     }
@@ -42,11 +45,13 @@ function formView() {
   });
   const wrong = h('p', { class: 'field-fault', role: 'alert', hidden: true }, t('key.wrong'));
   const send = h('button', { type: 'submit', class: 'button primary' }, t('key.send'));
+  const title = h('h1');
+  const text = h('p');
   const node = h(
     'form',
     { class: 'key-form', testid: 'key-form' },
-    h('h1', {}, t('key.title')),
-    h('p', {}, t('key.text')),
+    title,
+    text,
     h('label', { for: 'key' }, t('key.label')),
     field,
     wrong,
@@ -54,6 +59,10 @@ function formView() {
   );
   return {
     node,
+    tell([first, second]) {
+      setText(title, first);
+      setText(text, second);
+    },
     wrong: (isWrong) => show(wrong, isWrong),
     given: () =>
       new Promise((resolve) => {

@@ -17,9 +17,23 @@ export class FrameReader {
    * @returns {string[]}
    */
   read(bytes) {
+    return this.frames(bytes).map(([, data]) => data);
+  }
+
+  /**
+   * The same, each with its id: that of the frame, or of the last one that had any.
+   * @param {Uint8Array} bytes
+   * @returns {[string | null, string][]}
+   */
+  frames(bytes) {
     const lines = (this.#rest + this.#decoder.decode(bytes, { stream: true })).split('\n');
     this.#rest = lines.pop();
-    return lines.map((line) => this.#line(line)).filter((data) => data !== null);
+    const told = [];
+    for (const line of lines) {
+      const data = this.#line(line);
+      if (data !== null) told.push([this.lastId, data]);
+    }
+    return told;
   }
 
   /** What is dispatched at the end of this line, if anything. */
