@@ -35,31 +35,29 @@ class Reader:
         self._wait = wait
         self._known = wait is not None
         self._ended = False
+        self._drained = False  # the last page had all that there was, so that more has to be waited for
         self.after = after
 
     async def page(self) -> Sequence[AgentEvent]:
         """The next events, at least one; none only when the run has ended and all of it was read."""
         if not self._known:
             await self._check_known()
-        waited = False
         while not self._ended:
+            waited = self._drained
+            if waited:
+                await self._wait_for_more()
             events = await self._log.read(self._run_id, self.after, PAGE)
             if events:
                 if self._wait is not None:
                     await self._wait(events[-1].seq - 1)
                 self.after = events[-1].seq
                 self._ended = events[-1].type in TERMINAL_TYPES
+                self._drained = len(events) < PAGE
                 return events
             self._ended = await self._has_ended()
-            if self._ended:
-                break
-            if self._wait is None:
-                await self._log.wait(self._run_id, self.after)
-                continue
-            if waited:  # the writer says that there is more, and the log does not have it
+            if waited and self._wait is not None and not self._ended:  # the writer says that there is more
                 raise RunNotFoundError(f"the log of run {self._run_id!r} is not in its store any more")
-            await self._wait(self.after)
-            waited = True
+            self._drained = True
         return ()
 
     async def events(self) -> AsyncGenerator[AgentEvent, None]:
@@ -75,6 +73,12 @@ class Reader:
                 "check the id and that both sides use the same store"
             )
         self._known = True
+
+    async def _wait_for_more(self) -> None:
+        if self._wait is not None:
+            await self._wait(self.after)
+        else:
+            await self._log.wait(self._run_id, self.after)
 
     async def _has_ended(self) -> bool:
         """Whether the log is whole, so that a cursor at or beyond its end has nothing to wait for."""

@@ -140,13 +140,9 @@ async def test_a_run_that_goes_on_between_two_questions_of_a_reader_is_read_to_i
                 await self.append("r", late.pop())
             return await super().last(run_id)
 
-    store, late, seen = Late(), [], []
+    store, late = Late(), [ended]
     await store.append("r", begun)
-    async for event in follow(store, "r"):
-        seen.append(event)
-        if len(seen) == len(begun):
-            late.append(ended)
-    assert seen == begun + ended
+    assert await collect(follow(store, "r", len(begun))) == ended
 
 
 def test_a_cursor_is_the_number_of_an_event():
