@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import chain
@@ -33,7 +33,7 @@ from agentflow.chain.request import (
 from agentflow.chain.run import Run
 from agentflow.chain.runtime import RunInfo, Runtime, Transform
 from agentflow.chain.setup import Given, check_own, make_runtime
-from agentflow.chain.tracing import new_trace
+from agentflow.chain.tracing import SummaryCall, new_trace
 from agentflow.errors import AgentflowError, RunNotFoundError
 from agentflow.event_log import Reader
 from agentflow.events import AgentEvent
@@ -112,6 +112,7 @@ class Agent:
         self._store: Store = store if store is not None else InMemoryStore()
         self._owns_store = store is None
         self.gate = gate
+        self.summary_calls: list[Callable[[SummaryCall], None]] = []  # told of each, for no log has them
         self._models = ModelClients(model, base_url=base_url, api_key=api_key)
         self._given_settings = settings
         self._given = Given(
@@ -135,6 +136,7 @@ class Agent:
             tokenizer=tokenizer,
             clock=clock,
             resolve=self._resolve,
+            summary_calls=self.summary_calls,
         )
         self._runtime: Runtime | None = None
         self._runs: dict[str, Run] = {}

@@ -108,7 +108,7 @@ class ModelCalls:
         budget = state.limits.token_budget
         if budget and estimate + _tokens_used(state, void, command.chain_id) > budget:
             return self._spent(command, budget)
-        provider, name = self._names(model)
+        provider, name = self._work.names(model)
         start = ModelStartEvent(
             provider=provider,
             model=name,
@@ -156,11 +156,6 @@ class ModelCalls:
     def _model(self) -> ChatModel:
         return self._work.info.models[self._position]
 
-    def _names(self, model: ChatModel) -> tuple[str, str]:
-        """The provider's and the model's."""
-        provider, name = getattr(model, "provider", "custom"), getattr(model, "name", self._work.info.model_name)
-        return clean_text(str(provider)), clean_text(str(name))
-
     def _start(self, model: ChatModel, request: ModelRequest, command: CallModel, estimate: int) -> None:
         self._open_call = (command.iteration, command.attempt, estimate)
         call = partial(self._call, model, request, command, estimate)
@@ -172,7 +167,7 @@ class ModelCalls:
         gate, passed = self._work.runtime.gate, None
         try:
             if gate is not None:
-                provider, name = self._names(model)
+                provider, name = self._work.names(model)
                 passed = await gate.enter(self._work.step("model", provider=provider, model=name, tokens=estimate))
                 reply.began = self._clock.monotonic()  # the wait is not the model's
             async with aclosing(model.stream(request)) as chunks:

@@ -6,6 +6,7 @@ It decides nothing: what follows from an event is in `state`, when it counts is 
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,6 +16,7 @@ from agentflow.chain.model_calls import ModelCalls
 from agentflow.chain.nesting import AgentTool, answer_event, child_of, failure_event
 from agentflow.chain.recovery import Past, left_to_do
 from agentflow.chain.runtime import RunInfo, Runtime
+from agentflow.chain.summaries import ask as ask_for_summary
 from agentflow.chain.tool_calls import ToolCalls
 from agentflow.chain.transforms import Transforms
 from agentflow.chain.work import Work
@@ -129,7 +131,9 @@ class Performer:
     async def _compress(self, session: Session, turns: range) -> None:
         info = self._root.info
         with info.trace.memory("update_memory"):
-            await self._root.runtime.memory.compress(session, turns, info.models[0], self.tell_summary)
+            await self._root.runtime.memory.compress(
+                session, turns, info.models[0], partial(ask_for_summary, self._root.work), self.tell_summary
+            )
 
     def tell_summary(self, summary: Summary, before: int) -> bool:
         """Write down a summary of turns that had `before` tokens; whether the run goes on, so that it could be."""

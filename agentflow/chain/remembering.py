@@ -4,35 +4,34 @@ How much is shown, when turns are summarised and what a summary is worth is deci
 store and a model. Summaries are made beside a run and never fail it.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
 
-from agentflow.errors import AgentflowError, ModelError
+from agentflow.errors import AgentflowError
 from agentflow.memory import MemoryPolicy, Window, due, summarise
 from agentflow.memory.compression import cover
 from agentflow.memory.facts import extract, relevant, supersede
-from agentflow.memory.summary import REPLY_SCHEMA, Made
+from agentflow.memory.summary import Made
 from agentflow.messages import Message
-from agentflow.models.base import ChatModel, ModelRequest, Tokenizer, estimate_message_tokens
+from agentflow.models.base import ChatModel, Tokenizer, estimate_message_tokens
 from agentflow.stores.base import BusyPolicy, Fact, Session, SessionInfo, SessionKey, Store, Summary, Turn
 from agentflow.streams import Clock
 
 logger = logging.getLogger(__name__)
 
 Told: TypeAlias = Callable[[Summary, int], bool]
+AskModel: TypeAlias = Callable[[ChatModel, tuple[Message, ...]], Awaitable[str]]
 
 _FACT_TOKENS = 500  # at most, of facts beside a question
 _ATTEMPTS = 5  # at keeping a summary of a session to which turns are added meanwhile
 _PAGE = 50  # turns read at a time
 _UNTOLD = 100  # sessions whose summaries wait to be told
-_PATIENCE = 300.0  # seconds for one reply of a model that summarises
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +85,16 @@ class Memory:
         shown = window.shown(room // 2) if room else None
         return due(self.policy, session.version, session.summaries, shown)
 
-    async def compress(self, session: Session, turns: range, model: ChatModel, told: Told) -> None:
+    async def compress(self, session: Session, turns: range, model: ChatModel, ask: AskModel, told: Told) -> None:
         """Summarise `turns`, and keep what was learnt from them. Errors of the store are logged, and it is due again.
 
-        Where the model fails, the turns are quoted. `told` gets each summary with the tokens of its turns, also those
-        that are worth too little to be kept. Where it says that the run is over, they stay in `untold` for the
-        session's next. Cancelling keeps what was kept so far, and it is due again.
+        `ask` has a model answer; where that raises an `AgentflowError`, the turns are quoted. `told` gets each summary
+        with the tokens of its turns, also those that are worth too little to be kept. Where it says that the run is
+        over, they stay in `untold` for the session's next. Cancelling keeps what was kept so far, and it is due again.
         """
         self.at_work.add(session.key)
         try:
-            await self._compress(session, turns, model, told)
+            await self._compress(session, turns, model, ask, told)
         except AgentflowError as error:
             logger.warning("session %s was not summarised: %s", session.key.session_id, error)
         except Exception:  # a store of the user's may raise anything
@@ -103,13 +102,13 @@ class Memory:
         finally:
             self.at_work.discard(session.key)
 
-    async def _compress(self, session: Session, numbers: range, model: ChatModel, told: Told) -> None:
+    async def _compress(self, session: Session, numbers: range, model: ChatModel, ask: AskModel, told: Told) -> None:
         turns = await self._read(session.key, numbers)
         if len(turns) != len(numbers):  # deleted meanwhile
             return
         now = datetime.fromtimestamp(self.clock.wall(), UTC).isoformat(timespec="microseconds")[:-6] + "Z"
         await self._learn(session, turns, numbers.start, now)
-        made = await self._made(turns, numbers.start, model)
+        made = await self._made(turns, numbers.start, model, ask)
         if made.error is not None:
             logger.warning("session %s was summarised without a model: %s", session.key.session_id, made.error)
         before = sum(self.tokens(message) for turn in turns for message in turn.messages)
@@ -143,7 +142,7 @@ class Memory:
             turns += page
         return turns
 
-    async def _made(self, turns: list[Turn], first: int, model: ChatModel) -> Made:
+    async def _made(self, turns: list[Turn], first: int, model: ChatModel, ask: AskModel) -> Made:
         if self.summary_models is not None:
             model = self.summary_models()[0]
         room = self.room(model)
@@ -151,17 +150,7 @@ class Memory:
         def fits(messages: tuple[Message, ...]) -> bool:
             return not room or sum(map(self.tokens, messages)) <= room // 2
 
-        async def ask(messages: tuple[Message, ...]) -> str:
-            request = ModelRequest(messages=messages, response_format=REPLY_SCHEMA)
-            try:
-                async with asyncio.timeout(_PATIENCE), aclosing(model.stream(request)) as chunks:
-                    return "".join([chunk.text async for chunk in chunks])
-            except AgentflowError:
-                raise
-            except Exception as error:  # a model of the user's may raise anything
-                raise ModelError(f"the model that summarises raised {error!r}") from error
-
-        return await summarise(turns, first, ask, fits=fits, confidence=self.policy.confidence)
+        return await summarise(turns, first, partial(ask, model), fits=fits, confidence=self.policy.confidence)
 
     async def _keep(self, session: Session, summary: Summary) -> None:
         """Keep the summary; turns that were added meanwhile do not change those it is made from."""

@@ -12,7 +12,7 @@ from agentflow.chain.leases import Leases
 from agentflow.chain.output import Output
 from agentflow.chain.remembering import Memory
 from agentflow.chain.request import Input
-from agentflow.chain.tracing import RunTrace
+from agentflow.chain.tracing import RunTrace, SummaryCall
 from agentflow.events import AgentEvent
 from agentflow.messages import ImagePart, Message, TextPart, ToolSpec
 from agentflow.models.base import ChatModel, Tokenizer, estimate_tokens
@@ -36,7 +36,7 @@ class Runtime:
     `recovery` is what becomes of a run whose process died;
     `run_log_bytes` bounds the encoded events of one run. `request_options`
     are the fields of a `ModelRequest` besides messages and tools. `describe_tools` gives the tools as a model sees
-    them and the estimate of their tokens.
+    them and the estimate of their tokens. `summary_calls` are told of each model call for a summary when it has ended.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Runtime:
     validation: Mode = "lenient"
     transforms: tuple[Transform, ...] = ()
     gate: Gate | None = None
+    summary_calls: Sequence[Callable[[SummaryCall], None]] = ()
 
 
 @dataclass(frozen=True, slots=True)

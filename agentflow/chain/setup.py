@@ -17,6 +17,7 @@ from agentflow.chain.output import Output
 from agentflow.chain.remembering import Memory
 from agentflow.chain.request import checked_number, is_model_string
 from agentflow.chain.runtime import Runtime, Transform
+from agentflow.chain.tracing import SummaryCall
 from agentflow.errors import ConfigError
 from agentflow.memory import MemoryPolicy
 from agentflow.messages import ToolSpec, clean_text
@@ -35,7 +36,7 @@ from agentflow.tools.resolvers import Resolver
 class Given:
     """What an agent was constructed with. `bounds` are its own `ChainSettings`, `options` those of its requests.
 
-    `resolve` gives the models that a model string means.
+    `resolve` gives the models that a model string means. `summary_calls` are told of model calls for summaries.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Given:
     tokenizer: Tokenizer
     clock: Clock | None
     resolve: Callable[[str], tuple[ChatModel, ...]]
+    summary_calls: Sequence[Callable[[SummaryCall], None]]
 
 
 def check_own(
@@ -113,6 +115,7 @@ def make_runtime(given: Given, settings: Settings, gate: Gate | None = None) -> 
         validation=settings.tools.validation,
         transforms=given.transforms,
         gate=gate,
+        summary_calls=given.summary_calls,
     )
 
 

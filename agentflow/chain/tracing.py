@@ -11,9 +11,30 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentflow.bus import EventBus
+from agentflow.messages import Usage
 from agentflow.models.base import ChatModel, ModelRequest
 from agentflow.streams import Clock
 from agentflow.tools.registry import ToolRegistry
+
+
+@dataclass(slots=True, kw_only=True)
+class SummaryCall:
+    """A model call for a summary, which is made beside a run and stands in no log; filled in while it goes on.
+
+    `seconds` is the time that it took, `first_chunk` that to its first text. `error` is the kind of what it failed
+    with, "cancelled" for one that was broken off.
+    """
+
+    agent: str
+    session_id: str
+    provider: str
+    model: str
+    request: ModelRequest
+    seconds: float = 0.0
+    first_chunk: float | None = None
+    finish_reason: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    error: str | None = None
 
 
 class RunTrace(Protocol):
@@ -54,6 +75,10 @@ class RunTrace(Protocol):
 
     def memory(self, operation: str) -> AbstractContextManager[None]:
         """Something done with what is remembered, such as "search_memory", for as long as the block takes."""
+        ...
+
+    def summary_call(self, call: SummaryCall) -> AbstractContextManager[None]:
+        """A model call that is made in the block, below what is done with memory; `call` tells all at its end."""
         ...
 
     def close(self) -> None:
@@ -105,6 +130,10 @@ class Untraced:
         return None
 
     def memory(self, operation: str) -> AbstractContextManager[None]:
+        """Nothing to do."""
+        return nullcontext()
+
+    def summary_call(self, call: SummaryCall) -> AbstractContextManager[None]:
         """Nothing to do."""
         return nullcontext()
 

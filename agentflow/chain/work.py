@@ -16,6 +16,7 @@ from agentflow.chain.writer import Ending, Writer
 from agentflow.errors import AgentflowError, ModelError, StoreError
 from agentflow.events import AgentEvent, Channel, DeltaEvent, RunError, WarningEvent
 from agentflow.messages import clean_text
+from agentflow.models.base import ChatModel
 from agentflow.operators import MicroBatch
 from agentflow.state import ChainState, Command, FailChild, RunState
 from agentflow.streams import TaskOwner, is_cancelled
@@ -73,6 +74,11 @@ class Work:
     def warn(self, code: str, message: str, data: dict[str, Any]) -> None:
         """Note something in the run's log."""
         self.post(WarningEvent(code=code, message=message, data=data, **self.header()))
+
+    def names(self, model: ChatModel) -> tuple[str, str]:
+        """The names of the model's provider and of the model itself."""
+        provider, name = getattr(model, "provider", "custom"), getattr(model, "name", self.info.model_name)
+        return clean_text(str(provider)), clean_text(str(name))
 
     def step(self, kind: Literal["model", "tool"], **fields: Any) -> Step:
         """What a gate is told of a call; `fields` are further ones of `Step`."""

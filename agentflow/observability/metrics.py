@@ -16,6 +16,7 @@ from reactivex.disposable import CompositeDisposable, Disposable
 from agentflow.agent import Agent
 from agentflow.chain import AgentChain
 from agentflow.chain.nesting import below
+from agentflow.chain.tracing import SummaryCall
 from agentflow.events import (
     TERMINAL_TYPES,
     AgentEvent,
@@ -30,6 +31,7 @@ from agentflow.events import (
     ToolStartEvent,
     WarningEvent,
 )
+from agentflow.messages import Usage
 from agentflow.observability import semconv
 from agentflow.observability.gates import Gates
 from agentflow.observability.instruments import Instruments, Labels, observe
@@ -92,6 +94,8 @@ class Metrics:
     def attach(self) -> abc.DisposableBase:
         """Count from now on what happens on the agents' buses and in their stores."""
         self._attached = True
+        for agent in self._agents:
+            agent.summary_calls.append(self._summary_call)
         buses = {id(agent.bus): agent.bus for agent in self._agents}
         stores = {id(agent.store): agent.store for agent in self._agents}
         return CompositeDisposable(
@@ -113,6 +117,8 @@ class Metrics:
 
     def _detach(self) -> None:
         self._attached = False
+        for agent in self._agents:
+            agent.summary_calls.remove(self._summary_call)
 
     def _stored(self, operation: str, seconds: float) -> None:
         self._record.store.record(seconds, {"op": operation})
@@ -131,27 +137,42 @@ class Metrics:
         """A chain is known by its first event: there is no more to do."""
 
     def _model_start(self, run: _Run, task: _Task, event: ModelStartEvent) -> None:
-        provider, model = self._model(event.provider, event.model)
+        if task.call is None:
+            task.model_calls += 1
+        began = task.call.began if task.call is not None else event.ts
+        task.call = self._call(began, event.provider, event.model, task.agent)
+
+    def _call(self, began: str, provider: str, model: str, agent: str) -> _Call:
+        provider, model = self._model(provider, model)
         named = {
             semconv.OPERATION: semconv.CHAT,
             semconv.PROVIDER: provider,
             semconv.REQUEST_MODEL: model,
-            semconv.AGENT: task.agent,
+            semconv.AGENT: agent,
         }
-        if task.call is None:
-            task.model_calls += 1
-        began = task.call.began if task.call is not None else event.ts
-        task.call = _Call(began, {"provider": provider, "model": model}, named)
+        return _Call(began, {"provider": provider, "model": model}, named)
 
     def _model_complete(self, run: _Run, task: _Task, event: ModelCompleteEvent) -> None:
         call, task.call = task.call, None
         if call is None:  # its beginning was not seen
             return
-        record, first = self._record, event.first_chunk_ms
-        record.model_duration.record(event.duration_ms / 1000, call.labels)
+        first = None if event.first_chunk_ms is None else event.first_chunk_ms / 1000
+        self._record.model_duration.record(event.duration_ms / 1000, call.labels)
+        self._answered(call, _seconds(call.began, event.ts), event.usage, first)
+
+    def _summary_call(self, asked: SummaryCall) -> None:
+        """A model call that no log has, when it has ended."""
+        call = self._call("", asked.provider, asked.model, asked.agent)
+        if asked.error is not None:
+            self._break_off(call, asked.seconds, asked.error)
+            return
+        self._record.model_duration.record(asked.seconds, call.labels)
+        self._answered(call, asked.seconds, asked.usage, asked.first_chunk)
+
+    def _answered(self, call: _Call, seconds: float, usage: Usage, first: float | None) -> None:
+        record = self._record
         if first is not None:
-            record.first_chunk.record(first / 1000, call.labels)
-        seconds, usage = _seconds(call.began, event.ts), event.usage
+            record.first_chunk.record(first, call.labels)
         if record.genai is not None:
             record.genai.duration.record(seconds, call.named)
             tokens = {**call.named, semconv.MODALITY: "text"}
@@ -160,17 +181,17 @@ class Metrics:
             record.genai.call_input_tokens.record(usage.input_tokens, call.named)
             record.genai.call_output_tokens.record(usage.output_tokens, call.named)
             if first is not None:
-                record.genai.first_chunk.record(first / 1000, call.named)
+                record.genai.first_chunk.record(first, call.named)
         if record.older is not None:
             record.older.duration.record(seconds, call.named)
             record.older.tokens.record(usage.input_tokens, {**call.named, semconv.OLD_KIND: "input"})
             record.older.tokens.record(usage.output_tokens, {**call.named, semconv.OLD_KIND: "output"})
             if first is not None:
-                record.older.first_chunk.record(first / 1000, call.named)
+                record.older.first_chunk.record(first, call.named)
 
-    def _break_off(self, call: _Call, ts: str, error: str) -> None:
+    def _break_off(self, call: _Call, seconds: float, error: str) -> None:
         """A model call that was never answered."""
-        seconds, labels = _seconds(call.began, ts), {**call.named, semconv.ERROR_TYPE: error}
+        labels = {**call.named, semconv.ERROR_TYPE: error}
         if self._record.genai is not None:
             self._record.genai.duration.record(seconds, labels)
             tokens = {**labels, semconv.MODALITY: UNKNOWN}
@@ -204,7 +225,7 @@ class Metrics:
 
     def _end_task(self, task: _Task, ts: str, error: str | None) -> None:
         if task.call is not None:
-            self._break_off(task.call, ts, error or OTHER)
+            self._break_off(task.call, _seconds(task.call.began, ts), error or OTHER)
         if self._record.genai is None:
             return
         labels = {semconv.OPERATION: semconv.INVOKE_AGENT, semconv.AGENT: task.agent}

@@ -19,6 +19,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from agentflow.chain.tracing import SummaryCall
 from agentflow.events import (
     AgentEvent,
     CancelledEvent,
@@ -186,29 +187,55 @@ class RunSpans:
     def memory(self, operation: str) -> Iterator[None]:
         """See `RunTrace`."""
         segment = self._remember(operation)
+        error = None
         try:
-            yield
-        except Exception as error:
-            self._remembered(segment, type(error).__name__)
+            with _current(segment):
+                yield
+        except Exception as raised:
+            error = type(raised).__name__
             raise
         finally:
-            self._remembered(segment)
+            self._remembered(segment, {}, error)
 
     @_harmless
     def _remember(self, operation: str) -> Segment | None:
         root = self._chains.get(self._run_id)
         if root is None or self._run_id not in self._runs:
             return None
-        attributes = self._about | {semconv.OPERATION: operation}
-        # With a family of its own: what is remembered beside a run may end after it.
-        segment = Segment(Family(self._manner.tracer, root.agent.context), operation, attributes, None)
+        return self._beside(root.agent.context, operation, self._about | {semconv.OPERATION: operation})
+
+    def _beside(
+        self, base: Context, name: str, attributes: Mapping[str, Any], kind: SpanKind = SpanKind.INTERNAL
+    ) -> Segment:
+        """One with a family of its own: what is done beside a run may end after it."""
+        segment = Segment(Family(self._manner.tracer, base), name, attributes, None, kind=kind)
         segment.live(self._now())
         return segment
 
     @_harmless
-    def _remembered(self, segment: Segment | None, error: str | None = None) -> None:
+    def _remembered(self, segment: Segment | None, attributes: Mapping[str, Any], error: str | None) -> None:
         if segment is not None:
-            segment.end(self._now(), {}, error)
+            segment.end(self._now(), attributes, error)
+
+    @contextmanager
+    def summary_call(self, call: SummaryCall) -> Iterator[None]:
+        """See `RunTrace`. Below the span that is the current one."""
+        segment = self._ask_for_summary(call)
+        token = REQUEST_HEADERS.set(_injected(segment)) if segment is not None else None
+        try:
+            with _current(segment):
+                yield
+        finally:
+            if token is not None:
+                REQUEST_HEADERS.reset(token)
+            self._remembered(segment, spans.of_summary(call), None if call.error == "cancelled" else call.error)
+
+    @_harmless
+    def _ask_for_summary(self, call: SummaryCall) -> Segment | None:
+        if not trace.get_current_span().is_recording():
+            return None
+        attributes = spans.of_summary_call(call)
+        return self._beside(current.get_current(), f"{semconv.CHAT} {call.model}", attributes, SpanKind.CLIENT)
 
     @_harmless
     def close(self) -> None:
@@ -370,6 +397,17 @@ _HANDLERS: dict[type[AgentEvent], Callable[[RunSpans, Any, int], None]] = {
     FailedEvent: RunSpans._end,
     CancelledEvent: RunSpans._end,
 }
+
+
+@contextmanager
+def _current(segment: Segment | None) -> Iterator[None]:
+    """Its span is the current one in the block, which belongs to one task from its beginning to its end."""
+    token = current.attach(segment.context) if segment is not None else None
+    try:
+        yield
+    finally:
+        if token is not None:
+            current.detach(token)
 
 
 def _injected(segment: Segment) -> dict[str, str]:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from agentflow.chain.tracing import SummaryCall
 from agentflow.events import (
     CancelledEvent,
     FailedEvent,
@@ -87,6 +88,23 @@ def _address(event: ModelStartEvent, models: Sequence[ChatModel]) -> Attributes:
     return {}
 
 
+def of_summary_call(call: SummaryCall) -> Attributes:
+    """What is known of the span of a model call for a summary at its start."""
+    return of_request(call.request) | {
+        semconv.OPERATION: semconv.CHAT,
+        semconv.PROVIDER: semconv.provider_name(call.provider),
+        semconv.REQUEST_MODEL: call.model,
+        semconv.REQUEST_STREAM: True,
+        semconv.AGENT: call.agent,
+        semconv.CONVERSATION: call.session_id,
+    }
+
+
+def of_summary(call: SummaryCall) -> Attributes:
+    """What is known of one at its end."""
+    return of_usage(call.usage) | _said_of(call.finish_reason, call.first_chunk)
+
+
 def of_request(request: ModelRequest) -> Attributes:
     """What a model is asked with, as far as it is said."""
     said = {
@@ -101,11 +119,16 @@ def of_request(request: ModelRequest) -> Attributes:
 
 def of_reply(event: ModelCompleteEvent) -> Attributes:
     """What is known of a model call at its end."""
-    attributes = of_usage(event.usage)
-    if event.finish_reason is not None:
-        attributes[semconv.FINISH_REASONS] = (event.finish_reason,)
-    if event.first_chunk_ms is not None:
-        attributes[semconv.FIRST_CHUNK] = event.first_chunk_ms / 1000
+    first = None if event.first_chunk_ms is None else event.first_chunk_ms / 1000
+    return of_usage(event.usage) | _said_of(event.finish_reason, first)
+
+
+def _said_of(finish_reason: str | None, first_chunk: float | None) -> Attributes:
+    attributes: Attributes = {}
+    if finish_reason is not None:
+        attributes[semconv.FINISH_REASONS] = (finish_reason,)
+    if first_chunk is not None:
+        attributes[semconv.FIRST_CHUNK] = first_chunk
     return attributes
 
 

@@ -6,15 +6,17 @@ from contextlib import asynccontextmanager
 import pytest
 from opentelemetry.metrics import NoOpMeter
 
-from agentflow import Agent, InMemoryStore, Settings
+from agentflow import Agent, InMemoryStore, ModelChunk, Settings
 from agentflow.errors import ModelStatusError, StoreError
 from agentflow.events import ToolErrorEvent, ToolStartEvent
+from agentflow.messages import Usage
 from agentflow.observability import metrics as module
 from agentflow.observability.gates import build_gates
 from agentflow.observability.metrics import MAX_MODELS, Metrics
 from agentflow.observability.prometheus import Exposition
 from agentflow.testing import FailingLog, ScriptedModel, call
 from tests.builders import log_of, of, turns
+from tests.chain.memories import Model, agent_of, chat, says_of_it, store_with
 from tests.observability.mixed import look, mixed_agent, run_all, value, values
 
 
@@ -85,6 +87,32 @@ async def test_model_calls_and_their_tokens_equal_the_logs():
         assert value(found, f"gen_ai_client_inference_usage_{kind}_tokens_total", **labels) == tokens
         assert value(found, f"gen_ai_client_inference_operation_{kind}_tokens_sum", **labels) == tokens
         assert value(found, "gen_ai_client_token_usage_sum", gen_ai_token_type=kind) == tokens
+
+
+async def test_model_calls_for_summaries_are_counted_although_no_log_has_them():
+    async def summarise(request):
+        async for chunk in says_of_it(facts=["The user said 1."])(request):
+            yield chunk
+        yield ModelChunk(usage=Usage(input_tokens=7000, output_tokens=70))
+
+    agent = agent_of(Model(summarise), await store_with(4), turns=4)
+    async with measured(agent) as read:
+        usage = of(await chat(agent), "final")[0].usage
+        found = read()
+    labels = {"gen_ai_provider_name": "model", "gen_ai_agent_name": agent.name, "gen_ai_operation_name": "chat"}
+    for kind, used in (("input", usage.input_tokens + 7000), ("output", usage.output_tokens + 70)):
+        assert value(found, f"gen_ai_client_inference_usage_{kind}_tokens_total", **labels) == used
+    assert value(found, "gen_ai_client_inference_duration_seconds_count", **labels) == 2
+    assert value(found, "agentflow_model_duration_seconds_count", model="model") == 2
+    assert agent.summary_calls == []
+
+
+async def test_a_model_call_for_a_summary_that_fails_is_counted_with_its_error():
+    agent = agent_of(Model(), await store_with(4), turns=4)
+    async with measured(agent) as read:
+        await chat(agent)
+        found = read()
+    assert value(found, "gen_ai_client_inference_duration_seconds_count", error_type="model") == 1
 
 
 async def test_each_agents_tasks_are_counted_with_what_they_took():

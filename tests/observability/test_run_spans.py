@@ -5,17 +5,20 @@ import pytest
 from opentelemetry import baggage, trace
 from opentelemetry import context as current
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind
 
-from agentflow import Agent, InMemoryStore, Settings, tool
+from agentflow import Agent, InMemoryStore, ModelChunk, Settings, tool
 from agentflow.errors import ModelConnectionError, StoreError
 from agentflow.events import EventType
+from agentflow.messages import Usage
+from agentflow.models.http import REQUEST_HEADERS
 from agentflow.streams import LoopClock
 from agentflow.testing import FakeProvider, ScriptedModel, call, status, text
 from agentflow.testing.stores import FailingLog
 from agentflow.tools import ask_user
 from tests.builders import of
 from tests.chain.families import line, so_far
-from tests.chain.memories import OURS, Model, agent_of, says_of_it
+from tests.chain.memories import OURS, Model, agent_of, says_of_it, store_with
 from tests.observability.traces import failed, traced
 
 pytestmark = pytest.mark.virtual_time
@@ -314,6 +317,38 @@ async def test_what_is_remembered_beside_a_run_has_a_span_of_it(traces):
     assert updates
     runs = {span.context.span_id for span in traces.named("invoke_agent agent")}
     assert {span.parent.span_id for span in updates} <= runs
+
+
+async def test_a_models_call_for_a_summary_is_a_chat_below_it_also_after_the_end_of_its_run(traces):
+    headers = []
+
+    async def slowly(request):
+        await asyncio.sleep(1)
+        headers.append(REQUEST_HEADERS.get())
+        headers.append(current_span())
+        async for chunk in says_of_it(facts=["The user said 1."])(request):
+            yield chunk
+        yield ModelChunk(usage=Usage(input_tokens=70, output_tokens=7))
+
+    async with agent_of(Model(slowly), await store_with(4), turns=4) as agent:
+        await agent.chat("hello", **OURS)
+        await agent._runtime.owner.drain(60)
+    (update,) = traces.named("update_memory")
+    (asked,) = [span for span in traces.named("chat model") if span.parent.span_id == update.context.span_id]
+    assert asked.kind is SpanKind.CLIENT
+    assert asked.attributes["gen_ai.usage.input_tokens"] == 70
+    assert asked.attributes["gen_ai.output.type"] == "json"
+    assert headers[0]["traceparent"].split("-")[2] == f"{asked.context.span_id:016x}"
+    assert headers[1] == asked.context
+
+
+async def test_a_models_call_for_a_summary_that_fails_says_so(traces):
+    async with agent_of(Model(), await store_with(4), turns=4) as agent:
+        await agent.chat("hello", **OURS)
+        await agent._runtime.owner.drain(60)
+    (update,) = traces.named("update_memory")
+    (asked,) = [span for span in traces.named("chat model") if span.parent.span_id == update.context.span_id]
+    assert (failed(asked), failed(update)) == ("model", None)
 
 
 async def test_a_clock_that_is_set_back_makes_no_span_end_before_it_begins(traces):
