@@ -54,6 +54,11 @@ async def chat_page(request: web.Request) -> web.Response:
     return _answer(request, "agent.html")
 
 
+async def dashboard_page(request: web.Request) -> web.Response:
+    """`GET /dashboard`: the page on which operators watch the runs."""
+    return _answer(request, "dashboard.html")
+
+
 async def static_file(request: web.Request) -> web.Response:
     """`GET /static/{name}`: a file of the pages."""
     name = request.match_info["name"]
@@ -79,6 +84,14 @@ ROUTES = (
         path="/agent",
         handler=chat_page,
         summary="The page on which people talk to the agents.",
+        scope="open",
+        answer="text/html",
+    ),
+    Route(
+        method="GET",
+        path="/dashboard",
+        handler=dashboard_page,
+        summary="The page on which operators watch the runs.",
         scope="open",
         answer="text/html",
     ),

@@ -3,7 +3,7 @@
  * fold, and keeps rows and counts, never texts.
  */
 
-import { STATES, Series } from './series.js';
+import { BIN, STATES, Series } from './series.js';
 
 const QUIET = new Set(['delta', 'tool_delta']);
 const ENDS = new Set(['final', 'failed', 'cancelled']);
@@ -21,8 +21,12 @@ export class Fleet {
   totals = {};
   unseen = 0;
   heard = 0; // events
+  /** @type {number | null} How long the newest event was on its way, ms. */
+  delay = null;
   /** @type {number | null} When the newest event was written, ms. */
   last = null;
+  /** @type {number | null} The bin that was sampled last. */
+  #bin = null;
 
   /**
    * Begin anew with what the server has counted. Curves keep what was seen before, where it tells nothing.
@@ -47,12 +51,22 @@ export class Fleet {
   take(event) {
     this.heard += 1;
     this.last = Math.max(this.last ?? 0, Date.parse(event.ts));
+    this.#fill(this.last);
     if (QUIET.has(event.type)) return;
     const row = this.#row(event);
     row.seq = event.seq;
     if (event.type !== 'state') row.last = event.type;
     TAKES[event.type]?.call(this, row, event);
     if (ENDS.has(event.type)) this.#end(row, event);
+  }
+
+  /** Whole bins in which nothing was heard, such as those of a break that was made good, were as the last one. */
+  #fill(now) {
+    const bin = Math.floor(now / BIN);
+    if (this.#bin === null || bin <= this.#bin) return;
+    const counts = this.counts();
+    for (let at = this.#bin; at < bin; at += 1) this.series.sample(at * BIN, counts);
+    this.#bin = bin;
   }
 
   #row(event) {
@@ -95,6 +109,7 @@ export class Fleet {
   /** Note how many are in flight now, and let those go that have ended. @param {number} now ms */
   sample(now) {
     this.series.sample(now, this.counts());
+    this.#bin = Math.floor(now / BIN);
     for (const [id, row] of this.leaving) if (row.until <= now) this.leaving.delete(id);
   }
 

@@ -49,7 +49,7 @@ export class Series {
   #bins = new Map();
   /** @type {[number, number][]} Spans of ms in which events were missed. */
   #holes = [];
-  #since = {}; // by kind of row: from when all of it is known, ms
+  #since = { flying: -Infinity }; // by kind of row: from when all of it is known, ms
 
   /** Forget all rows, but not how many runs were in flight when. */
   forget() {
@@ -131,19 +131,20 @@ export class Series {
       times.push(Math.min(to, now) / 1000);
       const flying = this.#isHole(from, to, 'flying') ? null : bins.findLast((bin) => bin.flying)?.flying;
       told.flying.forEach((curve, at) => curve.push(flying ? flying[at] : null));
-      this.#points(told, bins, [from, to], Math.max(Math.min(to, now) - from, 1000) / 1000);
+      this.#points(told, bins, [from, to], to > now); // a rate of a part of a bin would only be noise
     }
     return { times, ...told };
   }
 
-  #points(told, bins, [from, to], seconds) {
-    const rate = (kind, pick) => (this.#isHole(from, to, kind) ? null : bins.reduce((sum, bin) => sum + pick(bin), 0) / seconds);
+  #points(told, bins, [from, to], isPart) {
+    const isKnown = (kind) => !isPart && !this.#isHole(from, to, kind);
+    const rate = (kind, pick) => (isKnown(kind) ? (bins.reduce((sum, bin) => sum + pick(bin), 0) / (to - from)) * 1000 : null);
     const push = (curves, values) => curves.forEach((curve, at) => curve.push(values[at]));
     push(told.ended, [rate('runs', (bin) => bin.ended.final), rate('runs', (bin) => bin.ended.failed)]);
     push(told.tokens, [rate('models', (bin) => bin.input), rate('models', (bin) => bin.output)]);
     for (const name of ['duration', 'first']) {
       const all = new Histogram();
-      if (!this.#isHole(from, to, 'runs')) for (const bin of bins) all.merge(bin[name]);
+      if (isKnown('runs')) for (const bin of bins) all.merge(bin[name]);
       push(told[name], all.quantiles([0.5, 0.95, 0.99]));
     }
   }
