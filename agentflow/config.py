@@ -90,10 +90,16 @@ def open_store(settings: Settings, default: str = "in_memory") -> Store:
         if memory.url is None:
             raise ConfigError("memory.store is 'redis': set memory.url, such as 'redis://127.0.0.1:6379/0'")
         return RedisStore(memory.url, ttl=memory.ttl)
-    path = Path(memory.url).expanduser() if memory.url else Path.home() / _DEFAULT_FILE
+    path = sqlite_path(settings)
     if memory.url is None:
         path.parent.mkdir(mode=0o700, exist_ok=True)
     return SqliteStore(path, ttl=memory.ttl)
+
+
+def sqlite_path(settings: Settings) -> Path:
+    """The file of the SQLite store that the settings name."""
+    url = settings.memory.url
+    return Path(url).expanduser() if url else Path.home() / _DEFAULT_FILE
 
 
 def trace_runs(settings: Settings) -> Callable[[], None]:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -306,12 +307,17 @@ def init(
 def doctor(
     *,
     offline: Annotated[bool, typer.Option("--offline", help="Open no connection.", metavar="")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write the findings as JSON.", metavar="")] = False,
 ) -> int:
-    """Say whether a run can be started here, and what to do about what is missing."""
+    """Say whether a run can be started here, and what to do about what is missing; exit code 1 for a problem."""
+    write = stdout_alone() if as_json else None
     findings = asyncio.run(examine(offline=offline))
-    print_lines(columns([(finding.level, finding.subject, finding.text) for finding in findings]))
     problems = sum(finding.level == "problem" for finding in findings)
-    print_lines([f"a run cannot be started; problems: {problems}" if problems else "a run can be started"])
+    if write is not None:
+        write(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False).encode())
+    else:
+        print_lines(columns([(finding.level, finding.subject, finding.text) for finding in findings]))
+        print_lines([f"problems: {problems}" if problems else "no problem found: a run can be started"])
     return EXIT_FAILED if problems else 0
 
 

@@ -1,7 +1,7 @@
-"""`agentflow doctor`: whether a run can be started here, and what to do about what is missing.
+"""`agentflow doctor`: whether a run can be started here and agents be served, and what to do about what is missing.
 
-It changes nothing, fetches nothing and shows no key. That a provider accepts the key and has the model is for
-`agentflow models check` to find out.
+What only a store or a server needs is in `doctor_service`. It changes nothing, fetches nothing and shows no key. That a
+provider accepts the key and has the model is for `agentflow models check` to find out.
 """
 
 import asyncio
@@ -9,11 +9,11 @@ import importlib.metadata
 import importlib.util
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from agentflow.cli.doctor_service import Finding, examine_service
 from agentflow.config import load_tools, tool_modules
 from agentflow.errors import ConfigError
 from agentflow.models.base import ChatModel
@@ -21,21 +21,11 @@ from agentflow.models.local import LocalModel
 from agentflow.models.local_files import INSTALL_HINT, engine_installed
 from agentflow.models.routing import known_providers, resolve_chain
 from agentflow.settings import DEFAULT_FILE, Settings
+from agentflow.tools.lint import lint_all
 from agentflow.tools.registry import ToolRegistry
 
 REACH_SECONDS = 3.0  # for one host
 _PACKAGES = ("agentflow-rx", "reactivex", "aiohttp", "pydantic", "msgspec")
-
-Level: TypeAlias = Literal["ok", "note", "problem"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at. A "problem" keeps runs from starting."""
-
-    level: Level
-    subject: str
-    text: str
 
 
 async def examine(*, offline: bool = False) -> list[Finding]:
@@ -46,7 +36,9 @@ async def examine(*, offline: bool = False) -> list[Finding]:
         findings += [_file(settings), *_keys(settings)]
     except ConfigError as error:
         return [*findings, Finding("problem", "settings", str(error))]
-    return [*findings, _tools(settings), _local(settings), *await _models(settings, offline=offline)]
+    tools, registry = _tools(settings)
+    findings += [*tools, _local(settings), *await _models(settings, offline=offline)]
+    return findings + await examine_service(settings, registry, offline=offline)
 
 
 def _versions() -> Finding:
@@ -77,12 +69,17 @@ def _keys(settings: Settings) -> list[Finding]:
     ]
 
 
-def _tools(settings: Settings) -> Finding:
+def _tools(settings: Settings) -> tuple[list[Finding], ToolRegistry]:
     try:
         registry = ToolRegistry(load_tools(tool_modules(settings)))
     except ConfigError as error:
-        return Finding("problem", "tools", str(error))
-    return Finding("ok", "tools", ", ".join(tool.name for tool in registry) or "none")
+        return [Finding("problem", "tools", str(error))], ToolRegistry([])
+    found = [Finding("ok", "tools", ", ".join(tool.name for tool in registry) or "none")]
+    remarks = lint_all(registry)
+    if remarks:
+        text = f"{len(remarks)} things may mislead a model; `agentflow tools --lint` tells all. {remarks[0]}"
+        found.append(Finding("note", "tools", text))
+    return found, registry
 
 
 def _local(settings: Settings) -> Finding:
@@ -103,7 +100,19 @@ async def _models(settings: Settings, *, offline: bool) -> list[Finding]:
     except ConfigError as error:
         return [Finding("problem", "model", str(error))]
     findings = [await _model(model, settings, offline=offline) for model in models]
-    return _one_is_enough(findings)
+    return [*_meaning(models, settings), *_one_is_enough(findings)]
+
+
+def _meaning(models: Sequence[ChatModel], settings: Settings) -> list[Finding]:
+    """What the configured string comes to: what was meant may be another provider's."""
+    if settings.model.default is None:
+        return []
+    names = ", then ".join(_name(model) for model in models)
+    return [Finding("ok", "model string", f"{settings.model.default!r} means {names}")]
+
+
+def _name(model: ChatModel) -> str:
+    return f"{getattr(model, 'provider', '?')}/{getattr(model, 'name', '?')}"
 
 
 def _one_is_enough(findings: Sequence[Finding]) -> list[Finding]:
@@ -112,7 +121,7 @@ def _one_is_enough(findings: Sequence[Finding]) -> list[Finding]:
 
 
 async def _model(model: ChatModel, settings: Settings, *, offline: bool) -> Finding:
-    name = f"{getattr(model, 'provider', '?')}/{getattr(model, 'name', '?')}"
+    name = _name(model)
     endpoint = getattr(model, "endpoint", None)
     if endpoint is None:
         path = settings.model.local_path

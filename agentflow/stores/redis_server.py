@@ -215,6 +215,15 @@ class RedisServer:
                 await self._ready()
                 return await self._run(script, key, *args)
 
+    async def look(self) -> tuple[str, tuple[str, ...]]:
+        """Its version, and what speaks against it. Changes nothing there, and raises what a first call does."""
+        with self.translated():
+            async with asyncio.timeout(self.call_timeout):
+                self._begin()
+                info = _facts(await self._send("INFO"))
+                self._check_format(await self._send("GET", f"{self.prefix}:format"))
+        return info.get("redis_version", "unknown"), tuple(self._judge(info))
+
     def make_connection(self) -> Any:
         """A connection that is not open yet, for calls that block; who made it disconnects it."""
         options = {name: value for name, value in self._options.items() if name != "connection_class"}
@@ -280,14 +289,17 @@ class RedisServer:
 
     async def _ready(self) -> None:
         """Begin in the running loop, on a server that was checked."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._owner, self._lanes, self._checking = loop, TaskOwner(), [], asyncio.Lock()
+        self._begin()
         if not self._checked:
             async with self._checking:
                 if not self._checked:
                     self.warnings = await self._check()
                     self._checked = True
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._owner, self._lanes, self._checking = loop, TaskOwner(), [], asyncio.Lock()
 
     # -- what the server must be -------------------------------------------------------------------------
 
@@ -303,15 +315,17 @@ class RedisServer:
             found = []
         if found and self._require_aof:
             raise ConfigError("; ".join(found))
-        version = await self._run(self._format, f"{self.prefix}:format", FORMAT)
-        if version != FORMAT.encode():
+        self._check_format(await self._run(self._format, f"{self.prefix}:format", FORMAT))
+        for text in found:
+            logger.warning("%s", text)
+        return tuple(found)
+
+    def _check_format(self, version: bytes | None) -> None:
+        if version is not None and version != FORMAT.encode():
             raise StoreFormatError(
                 f"{self.name} has data of format {version.decode()!r} under the prefix {self.prefix!r}, and this "
                 f"agentflow knows {FORMAT!r}; update agentflow, or give the store another prefix"
             )
-        for text in found:
-            logger.warning("%s", text)
-        return tuple(found)
 
     def _judge(self, info: dict[str, str]) -> list[str]:
         if info.get("cluster_enabled") == "1":

@@ -161,6 +161,26 @@ class SqliteFile:
             raise self._translated(error) from error
         return int(version)
 
+    def look(self) -> tuple[int, int] | None:
+        """The version of its tables and how many runs in it are open; None if there is no file yet.
+
+        Changes nothing, and brings no old file up to date. Raises `StoreError` for one that cannot be written.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            db = self._connect()
+            try:
+                db.execute("BEGIN IMMEDIATE")  # as whoever is about to write does
+                version = self._version(db)
+                ((runs,),) = db.execute("SELECT count(*) FROM runs WHERE ended_at IS NULL") if version else ((0,),)
+                db.execute("ROLLBACK")
+            finally:
+                db.close()
+        except _FOREIGN as error:
+            raise self._translated(error) from error
+        return version, int(runs)
+
     def close(self) -> None:
         """Close all connections. Nothing may be under way."""
         for db in (self._watcher, *self._readers, self._writer):

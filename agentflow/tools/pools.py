@@ -296,10 +296,12 @@ class Pools:
     cannot be named. Pools are made when first used.
     """
 
+    DEFAULT: ClassVar[tuple[int, int]] = (64, 256)  # of "default", unless it is configured
+
     def __init__(self, sizes: Mapping[str, tuple[int, int]] | None = None) -> None:
         if "encoding" in (sizes or {}):
             raise ConfigError("the pool 'encoding' is the framework's own: give yours another name")
-        self._sizes = {"default": (64, 256)} | dict(sizes or {})
+        self._sizes = {"default": self.DEFAULT} | dict(sizes or {})
         self._pools: dict[str, ThreadPool] = {}
         self._encoding = ThreadPool("encoding", size=2, queue=1024)
         self.tasks = TaskOwner()

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import os
 
 import pytest
@@ -145,9 +146,31 @@ async def test_the_local_model_says_what_it_is(configured, monkeypatch, tmp_path
     assert (level, "'no.gguf' does not exist" in text) == ("problem", True)
 
 
-async def test_the_exit_code_says_whether_a_run_can_be_started(agentflow):
-    for model, code, words in (("scripted", 0, "a run can be started"), ("openai", 1, "a run cannot be started")):
+async def test_tools_that_may_mislead_a_model_are_told(configured, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "shop_of_doctor.py").write_text("from agentflow import tool\n@tool\ndef order(path: int): ...\n")
+    configured('[tools]\npackages = ["shop_of_doctor"]\n')
+    (first, second) = await found("tools", offline=True)
+    assert first == ("ok", "order")
+    assert (second[0], "agentflow tools --lint" in second[1]) == ("note", True)
+
+
+async def test_what_the_default_models_string_comes_to_is_told(configured):
+    configured('[aliases]\nfast = ["ollama/qwen3", "vllm/m"]\n[model]\ndefault = "fast"\n')
+    assert await found("model string", offline=True) == [("ok", "'fast' means ollama/qwen3, then vllm/m")]
+
+
+async def test_the_exit_code_says_whether_something_is_wrong(agentflow):
+    for model, code, words in (("scripted", 0, "no problem found"), ("openai", 1, "problems: 1")):
         async with agentflow("doctor", AGENTFLOW_MODEL__DEFAULT=model) as command:
             done = await command.finished()
         assert (done.code, done.err) == (code, "")
         assert words in done.out.splitlines()[-1]
+
+
+async def test_programs_get_the_findings_as_json(agentflow):
+    async with agentflow("doctor", "--json", "--offline", AGENTFLOW_MODEL__DEFAULT="openai") as command:
+        done = await command.finished()
+    findings = json.loads(done.out)
+    assert done.code == 1
+    assert {finding["subject"] for finding in findings if finding["level"] == "problem"} == {"model"}

@@ -352,3 +352,21 @@ def test_without_the_client_library_only_this_store_is_missing():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "the Redis store needs the package redis: pip install 'agentflow-rx[redis]'\n"
+
+
+async def test_a_look_tells_the_version_and_what_speaks_against_the_server_and_writes_nothing(tmp_path_factory):
+    process = RedisProcess(tmp_path_factory.mktemp("r"), PROGRAMS["redis8"], aof=False)
+    server = RedisServer(process.url, prefix="look", ttl=1.0, call_timeout=2.0, connections=1, require_aof=True)
+    other = RedisServer(process.url, prefix="other", ttl=1.0, call_timeout=2.0, connections=1, require_aof=None)
+    try:
+        version, (against,) = await server.look()
+        assert version.startswith("8.")
+        assert "appendonly yes" in against
+        assert await other.call("KEYS", "look*") == []
+        await other.call("SET", "look:format", "9")
+        with pytest.raises(StoreFormatError, match="data of format '9'"):
+            await server.look()
+    finally:
+        await server.aclose()
+        await other.aclose()
+        process.kill()

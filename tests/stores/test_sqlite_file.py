@@ -59,6 +59,19 @@ def test_a_reader_writes_nothing(path):
         file.read(partial(put, 5))
 
 
+def test_a_look_changes_nothing_and_says_whether_the_file_can_be_written(path):
+    with opened(path) as file:
+        assert file.look() is None
+        assert not path.exists()
+        write(file, 1)
+        assert file.look() == (len(MIGRATIONS), 0)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match="lock"):
+                file.look()
+        assert file.look() == (len(MIGRATIONS), 0)
+
+
 def test_the_version_is_another_one_after_anybody_has_written(path):
     with opened(path) as file, opened(path) as other:
         versions = [file.version()]
