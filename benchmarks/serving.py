@@ -31,6 +31,7 @@ import aiohttp
 from aiohttp import web
 
 from agentflow import Agent, ModelChunk, tool
+from agentflow.cli.serving import spare_the_collector
 from agentflow.testing import call
 from agentflow.transports import create_app
 
@@ -212,6 +213,7 @@ def serve(name: str, seconds: float) -> None:
     def announce(text: str) -> None:
         print(text.split("127.0.0.1:")[1].split()[0].strip("/"), flush=True)
 
+    spare_the_collector()  # all of them, as `agentflow serve` does
     web.run_app(app, host="127.0.0.1", port=0, print=announce, access_log=None, handler_cancellation=True)
 
 

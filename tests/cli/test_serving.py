@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from aiohttp import web
 
 from agentflow import Agent, Settings
 from agentflow.cli import main
-from agentflow.cli.serving import http_runner
+from agentflow.cli.serving import http_runner, spare_the_collector
 from agentflow.testing import FakeProvider, ScriptedModel, Stall, status, text, tool_calls
 from agentflow.transports import create_app
 from agentflow.transports.auth import Keys
@@ -297,3 +298,14 @@ async def test_a_request_whose_headers_do_not_come_is_not_waited_for(begun):
         assert asyncio.get_running_loop().time() == pytest.approx(75.0, abs=1.0)
         writer.close()
         await runner.cleanup()
+
+
+def test_a_serving_process_is_stopped_by_the_garbage_collector_less_often_and_for_shorter():
+    before, kept = gc.get_threshold(), gc.get_freeze_count()
+    try:
+        spare_the_collector()
+        assert gc.get_freeze_count() > kept
+        assert gc.get_threshold()[0] > before[0]
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
