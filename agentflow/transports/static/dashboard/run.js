@@ -111,11 +111,11 @@ export function runView(page) {
     pairs.forEach(([, value], at) => setText(facts.children[at].lastChild, value));
   }
 
-  const siblings = (event) => {
+  function siblings(event) {
     const key = run.rowOf.get(event.seq);
     const row = run.steps.get(key) ?? run.chains.get(key);
     return row.kind === 'chain' ? [] : run.events.filter((one) => row.seqs.includes(one.seq));
-  };
+  }
 
   /** Choose an event by its number. */
   function go(seq) {

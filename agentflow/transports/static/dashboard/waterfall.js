@@ -194,7 +194,7 @@ function finish(run, event, ms) {
   run.end = event;
   for (const row of [...run.steps.values(), ...run.chains.values()]) {
     if (row.bars.some((bar) => bar.to === null) && row.kind !== 'chain') row.status = 'cancelled';
-    close(row, ms);
+    close(row, ms, event.type === 'failed' && row.kind === 'model' ? 'failed' : undefined);
   }
 }
 
