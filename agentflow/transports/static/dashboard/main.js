@@ -153,7 +153,7 @@ const hears = {
   gap({ missed }) {
     const open = now.strips.find((one) => one.kind === 'gap' && !one.isMended);
     if (open) open.missed += missed;
-    else now.strips = [...now.strips, { kind: 'gap', missed, from: fleet.last ?? serverNow(), to: serverNow(), isMended: false }];
+    else now.strips = [...now.strips, { kind: 'gap', missed, from: Math.max(fleet.last ?? 0, now.lostAt) || serverNow(), to: serverNow(), isMended: false }];
   },
   lost(lost) {
     if (lost !== null && now.lost === null) now.lostAt = serverNow();
