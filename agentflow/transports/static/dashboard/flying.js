@@ -36,7 +36,8 @@ export function flyingView(page) {
     const counts = fleet.counts();
     setText(count, number(fleet.runs.size));
     count.classList.toggle('is-stale', stale);
-    setText(sub, subline(fleet, now, curves, stale));
+    const unseen = fleet.unseen > 0 ? ` · ${t('flying.unseen', { count: number(fleet.unseen) })}` : '';
+    setText(sub, subline(fleet, now, curves, stale) + unseen);
     STATES.forEach((state, at) => {
       setText(numbers[at], number(counts[at]));
       segments[at].style.flexGrow = counts[at];

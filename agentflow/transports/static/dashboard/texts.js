@@ -132,7 +132,6 @@ export const TEXTS = {
   'tool.some.failed': ['{count}, {failed} failed', '{count}，{failed} 次失败'],
   'tokens.of': ['{input} in, {output} out', '输入 {input}，输出 {output}'],
   'events': ['Events', '事件'],
-  'trace': ['Trace', '跟踪'],
   'ndjson': ['NDJSON', 'NDJSON'],
   'replay': ['Replay command', '重放命令'],
   'cancel': ['Cancel run', '取消运行'],
