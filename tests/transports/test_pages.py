@@ -48,22 +48,24 @@ def referred(html):
     return re.findall(r'(?:href|src)="([^"]+)"', html)
 
 
-async def test_the_page_is_for_everybody_who_may_reach_the_server_and_runs_only_what_is_in_its_files():
-    async with served() as here, here.get("/agent") as response:
+@pytest.mark.parametrize("page", ["/agent", "/dashboard"])
+async def test_the_page_is_for_everybody_who_may_reach_the_server_and_runs_only_what_is_in_its_files(page):
+    async with served() as here, here.get(page) as response:
         assert (response.status, response.content_type) == (200, "text/html")
         assert {name: value for name, value in policy_of(response).items() if name in CSP} == CSP
         html = await response.text()
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|https?://", html)
 
 
+@pytest.mark.parametrize("page", ["agent", "dashboard"])
 @pytest.mark.parametrize("prefix", ["", "/ai"])
-async def test_all_that_the_page_names_is_there_below_any_prefix(prefix):
+async def test_all_that_the_page_names_is_there_below_any_prefix(prefix, page):
     async with Agent(model=ScriptedModel()) as agent:
         app = web.Application()
         setup(app, [agent], prefix=prefix or "/x")
         async with listening(app) as here:
             base = f"{prefix or '/x'}/"
-            async with here.get(f"{base}agent") as response:
+            async with here.get(base + page) as response:
                 names = referred(await response.text())
             assert len(names) > 3
             for name in names:

@@ -134,6 +134,28 @@ async def test_a_pause_holds_the_numbers_and_the_count_goes_on(browser):
         await expect(page.get_by_test_id("in-flight")).to_have_text("4")
 
 
+async def test_tools_are_sorted_by_their_heads_and_a_chart_is_a_table_too(browser):
+    crowd = Crowd()
+    agent = crowd.agent()
+    async with served(agent) as here:
+        await here.ask("failing")
+        await started(agent, {"tool": 3})
+        async with visiting(browser, here, "/dashboard") as page:
+            names = page.get_by_test_id("tools").locator("tbody th")
+            await expect(names).to_have_text(["carrier_track", "stock_search"])
+            await page.get_by_role("button", name="In flight").click()
+            await expect(names).to_have_text(["stock_search", "carrier_track"])
+            await expect(page.get_by_role("columnheader", name="In flight")).to_have_attribute(
+                "aria-sort", "descending"
+            )
+            chart = page.get_by_test_id("chart-flying")
+            await expect(chart.get_by_role("img")).to_have_attribute("aria-label", re.compile("running tools 3"))
+            await chart.hover()
+            await chart.get_by_role("button", name="Show as table").click()
+            await expect(chart.get_by_role("row").nth(1)).to_contain_text("3")
+            await expect(chart.get_by_role("img")).to_be_hidden()
+
+
 async def test_a_run_is_seen_step_by_step_and_is_cancelled_after_one_question(browser):
     crowd = Crowd()
     agent = crowd.agent()

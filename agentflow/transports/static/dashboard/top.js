@@ -95,15 +95,17 @@ function menuView(page) {
 
 /** @param {{tryNow: () => void, dismiss: (strip: object) => void}} page */
 export function stripsView(page) {
-  const cutText = h('span');
-  const cut = h('p', { class: 'strip is-cut', role: 'alert', hidden: true, testid: 'cut' }, drawing(PLUG), cutText, h('button', { type: 'button', class: 'button', on: { click: page.tryNow } }, t('cut.now')));
+  const cutText = h('span', { 'aria-hidden': 'true' }); // it counts down, which nobody wants to hear
+  const said = h('div', { class: 'unseen', role: 'alert' });
+  const cut = h('p', { class: 'strip is-cut', hidden: true, testid: 'cut' }, drawing(PLUG), cutText, h('button', { type: 'button', class: 'button', on: { click: page.tryNow } }, t('cut.now')));
   const gaps = h('div', { role: 'alert' });
-  const node = h('div', { class: 'strips' }, cut, gaps);
+  const node = h('div', { class: 'strips' }, said, cut, gaps);
   const shown = new Map();
   return { node, update };
 
   function update({ lost, strips, asOf }) {
     show(cut, lost !== null);
+    setText(said, lost === null ? '' : t('unconnected'));
     if (lost !== null) {
       const seconds = Math.max(Math.ceil((lost.until - performance.now()) / 1000), 0);
       setText(cutText, t('cut', { time: clock(asOf), seconds }));
