@@ -1,8 +1,8 @@
 """Who reads the runs that were begun here: a run that nobody has read for the grace is cancelled.
 
 Readers here are counted, and when there are none the store is asked for those elsewhere, which `visits` has told it of.
-A run that waits for people is left alone, as is one that was begun detached, and one that was taken over from a process
-that died.
+A run that waits for people is left alone, and has the grace again when they have decided. One that was begun detached
+is left alone too, and one that was taken over from a process that died.
 """
 
 import asyncio
@@ -105,14 +105,24 @@ class Presence:
             run.chain.cancel("disconnect")
 
     def see(self, event: AgentEvent) -> None:
-        """An event of any run, from the bus: a run that has ended needs no readers."""
+        """An event of any run, from the bus: one that has ended needs no readers, one that goes on has the grace."""
         if event.type in TERMINAL_TYPES:
             run = self._runs.pop(event.run_id, None)
             if run is not None and run.timer is not None:
                 run.timer.cancel()
             self._moved.set()
-        elif isinstance(event, StateEvent) and event.current is State.SUSPENDED:
-            self._moved.set()
+        elif isinstance(event, StateEvent) and event.chain_id == event.run_id:
+            if event.current is State.SUSPENDED:
+                self._moved.set()
+            elif event.previous is State.SUSPENDED:
+                self._resumed(self._runs.get(event.run_id))
+
+    def _resumed(self, run: _Run | None) -> None:
+        """People have decided, so that a run which nobody reads is waited for anew."""
+        if run is not None and not run.readers:
+            if run.timer is not None:
+                run.timer.cancel()
+            self._left(run)
 
     async def settled(self) -> None:
         """Wait until no run goes on: each has ended or waits for people."""

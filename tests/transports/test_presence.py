@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 
 from agentflow import Agent, InMemoryStore, tool
@@ -130,6 +132,28 @@ async def test_a_run_that_waits_for_people_is_left_alone():
         kept.clock.advance(1000)
         chain.approve(asked.call_id)
         assert (await chain).type is EventType.FINAL
+
+
+@pytest.mark.parametrize("waited", [10, 1000])
+async def test_a_run_that_goes_on_has_the_whole_grace_and_no_more_for_a_reader_to_come(waited):
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        await asyncio.Event().wait()
+        return "paid"
+
+    async with Agent(model=ScriptedModel([call("pay")]), tools=[pay]) as agent:
+        kept = Kept(agent)
+        chain = kept.begin()
+        (asked,) = (await chain.reply()).pending
+        kept.clock.advance(waited)
+        chain.approve(asked.call_id)
+        await settled()
+        kept.clock.advance(29)
+        await settled()
+        assert chain.state is State.EXECUTING_TOOLS
+        kept.clock.advance(2)
+        assert (await chain).reason == "disconnect"
 
 
 async def test_an_ended_run_is_forgotten_and_reading_it_does_nothing(kept):
