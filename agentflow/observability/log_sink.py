@@ -11,6 +11,8 @@ from typing import Final, TextIO
 
 CAPACITY: Final = 4096  # records that may wait to be written
 MAX_RECORD: Final = 16 * 1024  # characters of a record's text that are kept
+# Seconds in which records gather once all are written: to wake a thread for each costs more than to write it.
+_GATHERING: Final = 0.05
 _PATIENCE: Final = 2.0  # seconds in which what waits is still written at the end
 
 
@@ -29,6 +31,7 @@ class Sink(logging.Handler):
         self._told = 0
         self.dropped = 0
         self.failed = 0
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write, name="agentflow-log", daemon=True)
         self._thread.start()
 
@@ -47,6 +50,7 @@ class Sink(logging.Handler):
     def close(self) -> None:
         """Write what waits, for up to 2 s. Harmless a second time."""
         super().close()
+        self._closing.set()
         try:
             self._records.put_nowait(None)
         except queue.Full:  # then nothing is being read, and the thread ends with the process
@@ -60,10 +64,19 @@ class Sink(logging.Handler):
                 missing, self._told = self.dropped - self._told, self.dropped
                 text = f"{missing} lines were dropped: the log was not read"
                 self._line(logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None))
+            if self._records.empty():
+                self._flush()
+                self._closing.wait(_GATHERING)
+        self._flush()
 
     def _line(self, record: logging.LogRecord) -> None:
         try:
             self._stream.write(self.format(record) + "\n")
-            self._stream.flush()
         except Exception:  # noqa: BLE001  there is no other place to say it: see `failed`
+            self.failed += 1
+
+    def _flush(self) -> None:
+        try:
+            self._stream.flush()
+        except Exception:  # noqa: BLE001  as above
             self.failed += 1
