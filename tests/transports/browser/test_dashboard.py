@@ -97,6 +97,24 @@ async def test_a_cut_is_told_with_its_time_and_what_was_missed_as_a_gap_after_wh
         await expect(strip).to_have_count(0)
 
 
+async def test_what_was_missed_is_counted_once_however_often_the_line_breaks(browser):
+    crowd = Crowd()
+    agent = crowd.agent()
+    async with served(agent) as here, visiting(browser, here, "/dashboard", excuse=LOST) as page:
+        await here.ask("plain")
+        await expect(page.get_by_test_id("in-flight")).to_have_text("0")
+        start = here.server.firehose.position
+        strip = page.get_by_test_id("gap")
+        for _ in range(2):
+            here.cut()
+            await agent.start("plain")
+            missed = int(here.server.firehose.position.split(":")[1]) - int(start.split(":")[1])
+            await expect(page.get_by_test_id("cut")).to_be_visible()
+            await expect(strip).to_contain_text(f"{missed} events missed")
+            await expect(page.get_by_test_id("cut")).to_be_hidden()
+        assert await numbers(page) == await counted(here)
+
+
 async def test_of_many_runs_few_are_in_the_page_and_they_are_found_by_state_by_text_and_by_key(browser):
     crowd = Crowd()
     agent = crowd.agent()
@@ -179,9 +197,8 @@ async def test_a_run_is_seen_step_by_step_and_is_cancelled_after_one_question(br
 
 async def test_a_run_that_is_not_there_is_told(browser):
     async with served() as here, visiting(browser, here, "/dashboard#/run/nowhere", excuse="404") as page:
-        await expect(page.get_by_role("alert").filter(visible=True)).to_contain_text(
-            "does not exist or is no longer kept"
-        )
+        fault = page.get_by_test_id("run-view").get_by_role("alert")
+        await expect(fault).to_contain_text("does not exist or is no longer kept")
 
 
 async def test_the_page_asks_for_a_key_of_an_operator(browser):

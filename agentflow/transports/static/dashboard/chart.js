@@ -104,7 +104,7 @@ export function chartView(what) {
       cursor: { y: false, points: { show: false }, drag: { x: false, y: false }, sync: { key: 'dashboard' } },
       scales: { x: { range: () => [(shown.now - WINDOWS[shown.window][0]) / 1000, shown.now / 1000] }, y: { range: () => [0, shown.top] } },
       axes: [
-        { ...axis, size: 22, space: 56, grid: { show: false }, values: (_, splits) => splits.map((one) => TIMES.format(one * 1000)) },
+        { ...axis, size: 22, space: 56, incrs: [60, 300, 600, 900, 1800], grid: { show: false }, values: (_, splits) => splits.map((one) => TIMES.format(one * 1000)) },
         { ...axis, size: 52, grid: { stroke: line, width: 1 }, splits: () => grid(shown.top), values: (_, splits) => splits.map((one) => (one === 0 ? '0' : format(one))) },
       ],
       series: [{}, ...pieces],

@@ -26,6 +26,7 @@ export const health = async () => api.reached((await api.ask('operator/health'))
  * @param {(snapshot: object) => void} on.load
  * @param {(event: object) => void} on.event
  * @param {(gap: {missed: number}) => void} on.gap Before the snapshot that mends it.
+ * @param {() => void} on.restarted Another process answers: what follows begins with its snapshot.
  * @param {(lost: {since: number, until: number} | null) => void} on.lost Times of `performance.now()`.
  * @param {EventTarget} wake Its event `wake` ends a wait.
  */
@@ -57,7 +58,7 @@ export async function feed(on, wake) {
 
 class Reading {
   frames = 0;
-  /** @type {string | null} The last event that was heard. */
+  /** @type {string | null} Up to where all is counted: that of a snapshot, or of the last event. */
   position = null;
   #on;
   #held = []; // events that wait for a snapshot
@@ -78,10 +79,20 @@ class Reading {
     for (;;) {
       const { done, value } = await Promise.race([api.reached(reader.read()), failed]);
       if (done) return;
-      for (const [id, data] of frames.frames(value)) this.#frame(id, JSON.parse(data));
-      this.position = frames.lastId;
+      const told = frames.frames(value);
+      this.#meet(frames.lastId);
+      for (const [id, data] of told) this.#frame(id, JSON.parse(data));
       if (performance.now() - this.#loaded > REFRESH) this.#load();
     }
+  }
+
+  /** Note which process answers, by the first id that it tells. */
+  #meet(id) {
+    if (this.position !== null && epochOf(this.position) !== epochOf(id)) {
+      this.#on.restarted();
+      this.#load();
+    }
+    if (this.position === null || epochOf(this.position) !== epochOf(id)) this.position = id;
   }
 
   #frame(id, event) {
@@ -90,10 +101,14 @@ class Reading {
       this.#on.gap(event);
       this.#load();
     } else if (this.#loading) this.#held.push([id, event]);
-    else {
-      hear(Date.parse(event.ts));
-      this.#on.event(event);
-    }
+    else this.#count(id, event);
+  }
+
+  #count(id, event) {
+    if (!isAfter(id, this.position)) return; // the snapshot has it
+    this.position = id;
+    hear(Date.parse(event.ts));
+    this.#on.event(event);
   }
 
   /** Ask for a snapshot, and hold what comes meanwhile. */
@@ -108,9 +123,9 @@ class Reading {
         this.#again = false;
         told = await snapshot();
       }
-      const held = this.#held.filter(([id]) => isAfter(id, told.position));
+      this.position = told.position;
       this.#on.load(told);
-      for (const [, event] of held) this.#on.event(event);
+      for (const [id, event] of this.#held) this.#count(id, event);
     } catch (error) {
       this.#loaded = null; // the next connection asks again
       this.fail(error);
@@ -120,6 +135,8 @@ class Reading {
     }
   }
 }
+
+const epochOf = (id) => id.split(':')[0];
 
 /** Whether an event is after a position of the same process. */
 function isAfter(id, position) {

@@ -21,6 +21,7 @@ import { toolsView } from './tools.js';
 import { stripsView, topView } from './top.js';
 
 const TICK = 1000; // ms between two paintings
+const NEAR = 60_000; // ms between two gaps that are told as one
 const HEALTH = 5000; // ms between two questions for what no event tells
 const SAID_ABOVE = new Set(['slow_tap', 'loop_lag', 'store_lag']); // warnings that concern the whole process
 
@@ -33,6 +34,7 @@ const now = {
   pausedAt: null,
   lost: null,
   lostAt: 0,
+  missedFrom: null, // until a snapshot has come
   strips: [],
   health: null,
   isReady: false,
@@ -126,6 +128,12 @@ function tick() {
   paint();
 }
 
+/** From when on events are missing. */
+function missing() {
+  now.missedFrom ??= Math.max(fleet.last ?? 0, now.lostAt) || serverNow();
+  return now.missedFrom;
+}
+
 // -- what the server tells -----------------------------------------------------------------------------------------
 
 const hears = {
@@ -133,9 +141,11 @@ const hears = {
     hear(Date.parse(told.at));
     fleet.load(told);
     now.health = told;
-    for (const strip of now.strips.filter((one) => one.kind === 'gap' && !one.isMended)) {
-      Object.assign(strip, { isMended: true, to: Date.parse(told.at) });
-      fleet.series.hole(strip.from, strip.to);
+    if (now.missedFrom !== null) {
+      const to = Date.parse(told.at);
+      fleet.series.hole(now.missedFrom, to);
+      for (const strip of now.strips) if (strip.isMended === false) Object.assign(strip, { isMended: true, to });
+      now.missedFrom = null;
     }
     if (!now.isReady) {
       now.isReady = true;
@@ -151,9 +161,13 @@ const hears = {
     }
   },
   gap({ missed }) {
-    const open = now.strips.find((one) => one.kind === 'gap' && !one.isMended);
-    if (open) open.missed += missed;
-    else now.strips = [...now.strips, { kind: 'gap', missed, from: Math.max(fleet.last ?? 0, now.lostAt) || serverNow(), to: serverNow(), isMended: false }];
+    const from = missing();
+    const near = now.strips.find((one) => one.kind === 'gap' && from - one.to < NEAR);
+    if (near) Object.assign(near, { missed: near.missed + missed, isMended: false });
+    else now.strips = [...now.strips, { kind: 'gap', missed, from, to: serverNow(), isMended: false }];
+  },
+  restarted() {
+    now.strips = [...now.strips.filter((one) => one.kind !== 'restart'), { kind: 'restart', from: missing() }];
   },
   lost(lost) {
     if (lost !== null && now.lost === null) now.lostAt = serverNow();

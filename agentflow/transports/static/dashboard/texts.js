@@ -31,6 +31,7 @@ export const TEXTS = {
   'cut.now': ['Try now', '立即重试'],
   'gap': ['{count} events missed from {from} to {to}. The curves have a hole.', '{from} 至 {to} 缺失 {count} 个事件，曲线留有空缺。'],
   'gap.right': ['{count} events missed from {from} to {to}. Totals are right, the curves have a hole.', '{from} 至 {to} 缺失 {count} 个事件。总数正确，曲线留有空缺。'],
+  'restart': ['The server was started anew after {time}. It counts from there, the curves have a hole.', '服务在 {time} 之后重启。计数从头开始，曲线留有空缺。'],
   'warned': ['{code}: {message}', '{code}：{message}'],
   'draining': ['The server shuts down: it takes no new runs.', '服务正在关闭，不再接受新的运行。'],
   'dismiss': ['Dismiss', '关闭'],

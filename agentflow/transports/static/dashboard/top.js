@@ -127,5 +127,6 @@ function textOf(strip) {
   if (strip.kind === 'gap') {
     return t(strip.isMended ? 'gap.right' : 'gap', { count: number(strip.missed), from: clock(strip.from), to: clock(strip.to) });
   }
+  if (strip.kind === 'restart') return t('restart', { time: clock(strip.from) });
   return strip.kind === 'draining' ? t('draining') : t('warned', strip);
 }
