@@ -73,6 +73,17 @@ test('what was missed and what was before is a hole and no zero', () => {
   assert.ok(Math.abs(duration[0][at(40_000)] - 500) < 6);
 });
 
+test('a snapshot replaces what it still has, and what is older is kept', () => {
+  const series = new Series();
+  const now = 1_800_000_000_000;
+  const row = (ago) => ({ ts: new Date(now - ago).toISOString(), input_tokens: 10, output_tokens: 5 });
+  series.reload('models', [row(100_000), row(60_000), row(20_000)], true);
+  series.reload('models', [row(60_000), row(20_000), row(10_000)], false);
+  series.reload('models', [row(60_000), row(20_000), row(10_000)], false);
+  const { tokens } = series.curves(now, '5m');
+  assert.equal(tokens[0].reduce((sum, rate) => sum + (rate ?? 0), 0) * 5, 40);
+});
+
 test('rows keep their places for five seconds, and under the pointer', () => {
   const order = new Order();
   assert.deepEqual(order.take(['a', 'b', 'c'], 0, false), ['a', 'b', 'c']);

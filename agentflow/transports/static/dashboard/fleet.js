@@ -38,12 +38,8 @@ export class Fleet {
     this.totals = { ...snapshot.totals };
     this.unseen = snapshot.unseen;
     const { recent, totals } = snapshot;
-    this.series.forget();
     const all = { runs: totals.final + totals.failed + totals.cancelled, tools: totals.tool_calls, models: totals.model_calls };
-    for (const [kind, rows] of Object.entries(recent)) {
-      this.series.knows(kind, rows.length >= all[kind] ? -Infinity : Date.parse(rows[0].ts));
-      for (const row of rows) this.series.take(kind, row);
-    }
+    for (const [kind, rows] of Object.entries(recent)) this.series.reload(kind, rows, rows.length >= all[kind]);
     this.sample(now);
   }
 

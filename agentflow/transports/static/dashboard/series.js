@@ -26,6 +26,12 @@ class Bin {
   /** @type {Map<string, Tool>} */
   tools = new Map();
 
+  /** Forget the rows of a kind. @param {'runs' | 'tools' | 'models'} kind */
+  clear(kind) {
+    const { ended, duration, first, input, output, tools } = new Bin();
+    Object.assign(this, { runs: { ended, duration, first }, models: { input, output }, tools: { tools } }[kind]);
+  }
+
   tool(name) {
     let tool = this.tools.get(name);
     if (tool === undefined) this.tools.set(name, (tool = new Tool()));
@@ -51,9 +57,16 @@ export class Series {
   #holes = [];
   #since = { flying: -Infinity }; // by kind of row: from when all of it is known, ms
 
-  /** Forget all rows, but not how many runs were in flight when. */
-  forget() {
-    for (const [number, { flying }] of this.#bins) this.#bins.set(number, Object.assign(new Bin(), { flying }));
+  /**
+   * Take the rows that the server still has instead of our own for that time; older ones of ours are kept.
+   * @param {'runs' | 'tools' | 'models'} kind
+   * @param {object[]} rows The oldest first. @param {boolean} isAll Whether the server has let go of none.
+   */
+  reload(kind, rows, isAll) {
+    const first = rows.length ? Math.floor(Date.parse(rows[0].ts) / BIN) + (isAll ? 0 : 1) : Infinity; // a whole bin
+    for (const [number, bin] of this.#bins) if (number >= first) bin.clear(kind);
+    for (const row of rows) if (Math.floor(Date.parse(row.ts) / BIN) >= first) this.take(kind, row);
+    this.knows(kind, isAll ? -Infinity : Math.min(this.#since[kind] ?? Infinity, first * BIN));
   }
 
   /** All rows of a kind are known from then on. @param {'runs' | 'tools' | 'models'} kind @param {number} since ms */
