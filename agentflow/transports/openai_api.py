@@ -23,7 +23,7 @@ from typing import Any
 from aiohttp import web
 
 from agentflow.agent import Agent
-from agentflow.errors import AgentflowError, ConfigError, StoreError
+from agentflow.errors import AgentflowError, StoreError
 from agentflow.events import QuestionEvent
 from agentflow.stores.base import SessionKey
 from agentflow.transports.adapter import Adapter
@@ -36,11 +36,11 @@ from agentflow.transports.openai_messages import ChatCompletion, Unfit, conversa
 from agentflow.transports.refusals import RETRY_AFTER, Refused, refusal, run_status
 from agentflow.transports.routes import Route
 from agentflow.transports.server import SERVER, Server
+from agentflow.transports.toolless import RAW
 from agentflow.transports.views import RunView
 
 logger = logging.getLogger(__name__)
 
-_RAW = "-raw"  # behind the name of an agent: without its tools
 _KEPT_HEADERS = ("Allow", "Connection", "Retry-After", "WWW-Authenticate")
 
 
@@ -116,12 +116,14 @@ async def _begun(request: web.Request, server: Server, body: ChatCompletion) -> 
             await keep(server.store, key, turns, most)
         if has_tools and not body.uses_no_tools:
             run_id = await server.begin(caller, message, None)
-            reader, chain = server.reader(run_id), server.chain(run_id)
+            chain = server.chain(run_id)
+            ends = session_id is None
         else:
-            alone = await stack.enter_async_context(_without_tools(server, agent))
+            alone = await stack.enter_async_context(server.without_tools(agent))
             chain = await server.admit(caller, partial(alone.start, message.request(caller.user_id)))
-            run_id, reader = chain.run_id, alone.reader(chain.run_id)
-        if session_id is None and chain is not None:
+            run_id, ends = chain.run_id, True
+        reader = server.reader(run_id)
+        if ends and chain is not None:
             stack.callback(chain.cancel, "disconnect")  # also one that waits for people: nobody will come back to it
         yield Telling(server, connection, reader, chain, RunView(run_id))
 
@@ -150,31 +152,9 @@ async def _forget(server: Server, key: SessionKey) -> None:
         logger.warning("session %s could not be deleted: %s", key.session_id, error)
 
 
-def _without_tools(server: Server, agent: Agent) -> Agent:
-    """An agent that says what this one would, and can do nothing. Raises `Refused` (503)."""
-    try:
-        runtime, clients, _ = agent.lend()
-    except ConfigError as error:
-        raise Refused(503, "config", str(error)) from error
-    options = runtime.request_options
-    return Agent(
-        name=f"{agent.name}{_RAW}",
-        model=clients[0],
-        instructions=runtime.instructions,
-        temperature=options.get("temperature"),
-        max_tokens=options.get("max_tokens"),
-        timeout=runtime.timeout,
-        store=agent.store,
-        bus=agent.bus,
-        settings=server.settings,
-        clock=runtime.clock,
-        gate=runtime.gate,
-    )
-
-
 def _names(server: Server) -> list[str]:
     """The models: every agent, and those that have tools also without them."""
-    raw = [f"{name}{_RAW}" for name, agent in server.agents.items() if len(agent.tools)]
+    raw = [f"{name}{RAW}" for name, agent in server.agents.items() if len(agent.tools)]
     return list(dict.fromkeys((*server.agents, *raw)))
 
 
@@ -183,7 +163,7 @@ def _agent(server: Server, name: str) -> tuple[Agent, bool]:
     if name in server.agents:
         return server.agents[name], True
     if name in _names(server):
-        return server.agents[name.removesuffix(_RAW)], False
+        return server.agents[name.removesuffix(RAW)], False
     message = f"The model {name[:140]!r} does not exist or you do not have access to it."
     raise Unfit("model_not_found", message, "model", status=404)
 

@@ -53,9 +53,10 @@ class Presence:
         return len(self._runs)
 
     def begun(self, chain: AgentChain, user_id: str | None, *, detached: bool) -> None:
-        """A run has begun; its first reader has the grace to come."""
-        run = self._runs[chain.run_id] = _Run(chain, user_id, detached)
-        self._left(run)
+        """A run has begun, or takes a message that it has waited for; its first reader has the grace to come."""
+        run = self._runs.setdefault(chain.run_id, _Run(chain, user_id, detached))
+        run.detached = run.detached or detached
+        self._await_reader(run)
 
     def user_of(self, run_id: str) -> tuple[str | None] | None:
         """Whose run it is, as the only item, if it was begun here and has not ended."""
@@ -71,18 +72,21 @@ class Presence:
                 yield saw
             return
         run.readers += 1
-        if run.timer is not None:
-            run.timer.cancel()
-            run.timer = None
+        self._await_reader(run)
         try:
             yield _seen
         finally:
             run.readers -= 1
-            if not run.readers and self._runs.get(run_id) is run:
-                self._left(run)
+            if self._runs.get(run_id) is run:
+                self._await_reader(run)
 
-    def _left(self, run: _Run) -> None:
-        run.timer = self._clock.call_later(self._grace, lambda: self._lapsed(run))
+    def _await_reader(self, run: _Run) -> None:
+        """If nobody reads it, somebody has the whole grace to come."""
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        if not run.readers:
+            run.timer = self._clock.call_later(self._grace, lambda: self._lapsed(run))
 
     def _lapsed(self, run: _Run) -> None:
         run.timer = None
@@ -114,15 +118,8 @@ class Presence:
         elif isinstance(event, StateEvent) and event.chain_id == event.run_id:
             if event.current is State.SUSPENDED:
                 self._moved.set()
-            elif event.previous is State.SUSPENDED:
-                self._resumed(self._runs.get(event.run_id))
-
-    def _resumed(self, run: _Run | None) -> None:
-        """People have decided, so that a run which nobody reads is waited for anew."""
-        if run is not None and not run.readers:
-            if run.timer is not None:
-                run.timer.cancel()
-            self._left(run)
+            elif event.previous is State.SUSPENDED and event.run_id in self._runs:
+                self._await_reader(self._runs[event.run_id])
 
     async def settled(self) -> None:
         """Wait until no run goes on: each has ended or waits for people."""

@@ -8,7 +8,9 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from aiohttp import web
 
@@ -16,6 +18,7 @@ from agentflow.agent import Agent
 from agentflow.bus import EventBus
 from agentflow.chain import AgentChain
 from agentflow.chain.leases import LEASE_SECONDS
+from agentflow.chain.recovery import open_runs
 from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError, StoreError
 from agentflow.event_log import PAGE, Reader
 from agentflow.events import InputEvent
@@ -31,6 +34,7 @@ from agentflow.transports.presence import Presence
 from agentflow.transports.quotas import build_quotas
 from agentflow.transports.readings import Readings
 from agentflow.transports.refusals import RETRY_AFTER, Refused, unknown_run
+from agentflow.transports.toolless import without_tools
 from agentflow.transports.views import RunView
 
 logger = logging.getLogger(__name__)
@@ -68,6 +72,7 @@ class Server:
         self.exposition: Callable[[str], tuple[bytes, str]] | None = None  # the metrics, as `Accept` wants them
         self.quotas = build_quotas(settings.limits, self.clock, self.owner)
         self.draining = False
+        self._alone: set[Agent] = set()  # without tools, each for one request
         self._beginning: dict[tuple[OutcomeKey, str], asyncio.Task[str | AgentflowError]] = {}
 
     def agent(self, name: str | None) -> Agent:
@@ -139,24 +144,53 @@ class Server:
         if self.draining:
             raise Refused(503, "unavailable", "the server shuts down; ask again", {"Retry-After": str(RETRY_AFTER)})
         try:
-            chain = await self.admit(caller, lambda: agent.start(ask.request(caller.user_id)))
+            begin = partial(agent.start, ask.request(caller.user_id))
+            chain = await self.admit(caller, begin, detached=ask.detached)
         except ConfigError as error:
             if ask.model is not None:
                 raise Refused(400, "config", str(error)) from error
             raise Refused(503, "config", str(error)) from error
-        self.presence.begun(chain, caller.user_id, detached=ask.detached)
         return chain.run_id
 
-    async def admit(self, caller: Caller, start: Callable[[], AgentChain]) -> AgentChain:
+    async def admit(self, caller: Caller, start: Callable[[], AgentChain], *, detached: bool = False) -> AgentChain:
         """Begin a run if the caller's key may have one more. Raises `RateLimitedError`, and what `start` does."""
-        return start() if self.quotas is None else await self.quotas.run(caller, start)
+        chain = start() if self.quotas is None else await self.quotas.run(caller, start)
+        self.presence.begun(chain, caller.user_id, detached=detached)
+        return chain
+
+    @asynccontextmanager
+    async def without_tools(self, agent: Agent) -> AsyncIterator[Agent]:
+        """The agent as it is without its tools, for one request. Raises `Refused` (503) where it has no model."""
+        try:
+            alone = without_tools(agent, self.settings)
+        except ConfigError as error:
+            raise Refused(503, "config", str(error)) from error
+        self._alone.add(alone)
+        try:
+            async with alone:
+                yield alone
+        finally:
+            self._alone.discard(alone)
 
     async def recover(self) -> None:
-        """Take over the runs of these agents whose process died; see `Agent.recover`. They need no readers."""
+        """Take over the runs of these agents whose process died; see `Agent.recover`. They need no readers.
+
+        Those without tools are ended: the client that each was for has gone with the process.
+        """
         for agent in self.agents.values():
             for chain in await agent.recover():
                 user = await self._stored_user(chain.run_id)
                 self.presence.begun(chain, user[0] if user is not None else None, detached=True)
+        left = [record.run_id async for record in open_runs(self.store) if self.chain(record.run_id) is None]
+        for agent in self.agents.values() if left else ():
+            with suppress(Refused):  # it has no model, so that no run of it was begun
+                await self._end_without_tools(agent, left)
+
+    async def _end_without_tools(self, agent: Agent, left: Sequence[str]) -> None:
+        async with self.without_tools(agent) as alone:
+            for run_id in left if alone.name not in self.agents else ():
+                for chain in await alone.recover(run_id):
+                    chain.cancel("disconnect")
 
     async def keep_recovering(self) -> None:
         """`recover` again and again: what a process held that died just now is to be had when its leases lapse."""
@@ -200,7 +234,7 @@ class Server:
 
     def _agent_of(self, run_id: str) -> Agent | None:
         """Who works on the run here."""
-        for agent in self.agents.values():
+        for agent in (*self.agents.values(), *self._alone):
             try:
                 agent.attach(run_id)
             except RunNotFoundError:

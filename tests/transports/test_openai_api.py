@@ -10,6 +10,7 @@ from agentflow.models.base import ModelChunk
 from agentflow.stores.base import SessionKey
 from agentflow.testing import ScriptedModel, call
 from agentflow.tools import ask_user
+from agentflow.transports.app import drain
 from tests.transports.served import Frames, Gate, listening, served, settled
 from tests.transports.test_auth import bearer, made
 
@@ -425,6 +426,29 @@ async def test_a_server_that_ends_says_so(model):
         here.server.draining = True
         status, error = await refused(here, asked(model=model))
         assert (status, error["type"], error["code"]) == (503, "server_error", "unavailable")
+
+
+@pytest.mark.parametrize("model", ["agent", "agent-raw"])
+async def test_a_run_is_one_that_a_server_waits_for_and_then_cancels(model):
+    gate = Gate()
+    async with (
+        served(Agent(model=gate, tools=[order]), shutdown_grace=0.01) as here,
+        here.post(CHAT, asked(model=model, stream=True)) as response,
+    ):
+        await gate.waiting.wait()
+        assert len(here.server.presence) == 1
+        await drain(here.app)
+        assert "was cancelled (shutdown)" in await response.text()
+
+
+async def test_a_question_of_an_agent_without_tools_is_not_waited_for():
+    question = json.dumps({"question": "Green or black?", "options": ["green", "black"]})
+    async with served(shop(question, "Black it is.")) as here:
+        body = {"model": "shop-raw", "metadata": {"session_id": "s1"}}
+        for text, answer in (("Tea?", "Green or black?"), ("black", "Black it is.")):
+            _, told = await here.posted(CHAT, asked(text, **body))
+            assert answer in told["choices"][0]["message"]["content"]
+        assert not await here.server.store.list_runs(open_only=True)
 
 
 # -- the official client -----------------------------------------------------------------------------------------

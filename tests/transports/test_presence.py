@@ -156,6 +156,19 @@ async def test_a_run_that_goes_on_has_the_whole_grace_and_no_more_for_a_reader_t
         assert (await chain).reason == "disconnect"
 
 
+async def test_a_run_that_takes_another_message_keeps_the_readers_it_has(kept):
+    chain = kept.begin()
+    with kept.presence.reading(chain.run_id):
+        kept.presence.begun(chain, "u", detached=False)
+        with kept.presence.reading(chain.run_id):
+            pass
+        kept.clock.advance(1000)
+        await settled()
+        assert chain.state not in (State.CANCELLED, State.COMPLETED)
+    kept.clock.advance(31)
+    assert (await chain).reason == "disconnect"
+
+
 async def test_an_ended_run_is_forgotten_and_reading_it_does_nothing(kept):
     chain = kept.begin()
     assert kept.presence.user_of(chain.run_id) == ("u",)

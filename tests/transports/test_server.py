@@ -11,6 +11,7 @@ from agentflow.transports.auth import Caller
 from agentflow.transports.bodies import AskBody
 from agentflow.transports.refusals import Refused
 from agentflow.transports.server import Server
+from agentflow.transports.toolless import without_tools
 from tests.chain.crashes import acting, kill_at, saying
 from tests.transports.served import Gate, HandClock, pair, read, served
 
@@ -198,3 +199,22 @@ def test_what_a_process_held_that_died_just_now_is_taken_over_when_its_leases_la
             server.presence.close()
 
     run_virtual(second_life())
+
+
+def title(store, done):
+    return without_tools(Agent(name="shop", model=saying(()), store=store), Settings())
+
+
+@pytest.fixture
+def left_behind_without_tools():
+    """What is in the store when a process died while it asked for a title."""
+    return kill_at(title, lambda event: event.type is EventType.MODEL_START)[0]
+
+
+async def test_a_run_without_tools_whose_process_died_is_ended_and_frees_its_session(left_behind_without_tools):
+    store = left_behind_without_tools
+    (record,) = await store.list_runs()
+    async with served(Agent(name="shop", model=ScriptedModel("Hello."), store=store)) as here:
+        await here.server.recover()
+        assert [event.type async for event in here.server.agent(None).follow(record.run_id)][-1] is EventType.CANCELLED
+        assert (await here.ask(session_id=record.session.session_id))["content"] == "Hello."
