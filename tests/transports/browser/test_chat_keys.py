@@ -56,7 +56,7 @@ async def test_escape_stops_and_up_edits_the_last_message(browser):
         await say(page, "Talk.")
         await expect(answer(page)).to_have_text("So far")
         await page.keyboard.press("Escape")
-        await expect(page.get_by_text("Stopped by you")).to_be_visible()
+        await expect(page.get_by_text("Stopped by you").first).to_be_visible()
         await page.get_by_test_id("composer").press("ArrowUp")
         await expect(page.get_by_test_id("composer")).to_have_value("Talk.")
         await page.keyboard.press("Escape")
