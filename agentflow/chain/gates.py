@@ -4,7 +4,6 @@ The chain asks and says how it went; what is counted, and when it is too much, i
 nothing is asked.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
@@ -77,37 +76,19 @@ class Admission:
         self._gate = gate
         self._step = step
         self._pass: Pass | None = None
-        self._refusal: AgentflowError | None = None
-        self._decided = asyncio.Event()
 
     async def enter(self) -> None:
         """Let the run begin. Raises what `Gate.enter` does."""
-        if self._gate is None:
-            return
-        try:
-            self._pass = await self._gate.enter(self._step)
-        except AgentflowError as error:
-            self._refusal = error
-            raise
-        finally:
-            self._decided.set()
-
-    async def decided(self) -> None:
-        """Wait until the run may begin, or is over before. Raises what it was refused with."""
         if self._gate is not None:
-            await self._decided.wait()
-        if self._refusal is not None:
-            raise self._refusal
+            self._pass = await self._gate.enter(self._step)
 
     def resume(self) -> None:
         """Let it go on: after people have decided, or after the death of another process."""
-        self._decided.set()
         if self._gate is not None and self._pass is None:
             self._pass = self._gate.readmit(self._step)
 
     def leave(self) -> None:
         """It waits for people, or is over."""
-        self._decided.set()
         if self._pass is not None:
             self._pass.leave()
             self._pass = None

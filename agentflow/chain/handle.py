@@ -144,9 +144,9 @@ class AgentChain(Observable[AgentEvent]):
             raise RuntimeError("a run without its terminal event is said to have ended")
         return terminal
 
-    async def admitted(self) -> None:
-        """Wait until the agent's gate has let the run begin, or it is over. Raises what the gate refused it with."""
-        await self._agent_run.admitted()
+    async def begun(self) -> None:
+        """Wait until the run has its first event. Raises why it cannot have one, such as `SessionBusyError`."""
+        await self._agent_run.begun()
 
     async def reply(self) -> AgentReply:
         """The whole answer, or what there is when the run is suspended.

@@ -144,9 +144,9 @@ class Run:
         """Note something about the run's surroundings in its log, if it goes on. On the loop's thread only."""
         self._performer.warn(code, message, data)
 
-    async def admitted(self) -> None:
-        """Wait until its gate has let it begin. Raises what it was refused with."""
-        await self._admission.decided()
+    async def begun(self) -> None:
+        """Wait until it has its first event. Raises why it cannot have one."""
+        await self._writer.wait(0)
 
     # -- consumers ---------------------------------------------------------------------------------------
 

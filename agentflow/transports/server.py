@@ -39,6 +39,7 @@ from agentflow.transports.views import RunView
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE = 0.25  # seconds in which most runs begin that do not have to wait
 _BEGUN = "agentflow request"  # what requests are kept as in the outcome index; no tool has such a name
 
 
@@ -73,6 +74,9 @@ class Server:
         self.quotas = build_quotas(settings.limits, self.clock, self.owner)
         self.draining = False
         self._alone: set[Agent] = set()  # without tools, each for one request
+        self._unsettled: dict[
+            tuple[OutcomeKey, str], tuple[str, asyncio.Task[AgentflowError | None]]
+        ] = {}  # the runs that requests stand for, which may not have begun
         self._beginning: dict[tuple[OutcomeKey, str], asyncio.Task[str | AgentflowError]] = {}
 
     def agent(self, name: str | None) -> Agent:
@@ -101,12 +105,18 @@ class Server:
 
         The run goes on when the client leaves, for the grace. Raises `Refused`: 400 for what the agent does not take,
         409 for a `request_id` that stands for another request, 503 while the server shuts down. Raises
-        `RateLimitedError` for more than the caller's key may have.
+        `RateLimitedError` for more than the caller's key may have, and `OutcomePendingError` for what another process
+        begins. What could not begin, such as in a session that is busy, may be sent again with its `request_id`.
         """
         agent = self.agent(ask.agent)
         if request_id is None:
             return await self._start(agent, caller, ask)
         key = (OutcomeKey(_BEGUN, request_id, caller.user_id), _fingerprint(ask))
+        if key in self._unsettled:
+            run_id, settling = self._unsettled[key]
+            if self.chain(run_id) is not None:
+                return run_id
+            await asyncio.shield(settling)
         task = self._beginning.get(key)
         if task is None:
             # A task of its own: a client that leaves in the middle must not leave half of it done.
@@ -130,15 +140,35 @@ class Server:
                 return Refused(409, "conflict", f"request_id {key.key!r} was sent with another request; use a new one")
             try:
                 run_id = await self._start(agent, caller, ask)
-                await agent.attach(run_id).admitted()  # what is refused may be sent again
             except AgentflowError:
                 await self.store.release_outcome(key, claim)
                 raise
-            begun = Outcome(run_id=run_id, call_id=claim, tool=_BEGUN, result=fingerprint)
-            await self.store.keep_outcome(key, claim, begun)
         except AgentflowError as error:
             return error
-        return run_id
+        begun = Outcome(run_id=run_id, call_id=claim, tool=_BEGUN, result=fingerprint)
+        settling = self.owner.spawn(self._settle(key, begun, agent.attach(run_id)), name="agentflow begun")
+        self._unsettled[key, fingerprint] = run_id, settling
+        settling.add_done_callback(lambda _: self._unsettled.pop((key, fingerprint)))
+        await asyncio.wait((settling,), timeout=_PATIENCE)
+        return (settling.result() if settling.done() else None) or run_id
+
+    async def _settle(self, key: OutcomeKey, begun: Outcome, chain: AgentChain) -> AgentflowError | None:
+        """Keep that the request stands for this run when it has begun, which may take as long as its session is busy.
+
+        What could not begin may be sent again; gives the error.
+        """
+        try:
+            try:
+                await chain.begun()
+            except StoreError:  # it may have begun all the same
+                pass
+            except AgentflowError as error:
+                await self.store.release_outcome(key, begun.call_id)
+                return error
+            await self.store.keep_outcome(key, begun.call_id, begun)
+        except AgentflowError as error:
+            logger.warning("request %r stays claimed for run %s: %s", key.key, begun.run_id, error)
+        return None
 
     async def _start(self, agent: Agent, caller: Caller, ask: Ask) -> str:
         if self.draining:

@@ -124,18 +124,18 @@ async def test_a_refused_run_begins_nothing_and_says_why():
         assert list(await agent.store.list_runs()) == []
 
 
-async def test_it_can_be_waited_for_whether_a_run_may_begin():
+async def test_it_can_be_waited_for_whether_a_run_begins():
     gate = Recorder(wait=2.0)
     async with agent_with(gate, *["hi"] * 3) as agent:
-        await agent.start("hello").admitted()
+        await agent.start("hello").begun()
         assert asyncio.get_running_loop().time() == 2.0
         chain = agent.start("hello")
-        waiting = asyncio.gather(chain.admitted())
+        waiting = asyncio.gather(chain.begun())
         chain.cancel()
         await waiting
         gate.refusals = {"run": RateLimitedError("too much", retry_after=3.0)}
         with pytest.raises(RateLimitedError):
-            await agent.start("hello").admitted()
+            await agent.start("hello").begun()
 
 
 async def test_a_run_that_waits_for_people_takes_up_no_place():
@@ -284,7 +284,6 @@ async def test_a_place_is_taken_up_once_and_without_a_gate_not_at_all():
     admission.resume()
     assert gate.inside == 1
     nothing = Admission(None, None)
-    await nothing.decided()
     await nothing.enter()
     nothing.resume()
     nothing.leave()

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from agentflow import Agent, InMemoryStore, Settings
-from agentflow.errors import ConfigError, StoreError
+from agentflow.errors import ConfigError, OutcomePendingError, StoreError
 from agentflow.events import EventType
 from agentflow.stores.base import OutcomeKey
 from agentflow.testing import ScriptedModel, call, run_virtual
@@ -116,6 +116,40 @@ async def test_a_claim_of_a_process_that_died_is_a_conflict_and_never_a_second_r
         await here.server.store.claim_outcome(OutcomeKey("agentflow request", "r1"), "dead")
         status, body = await here.posted("/api/agent/chat", {"input": "x", "request_id": "r1"})
         assert (status, body["error"]["kind"]) == (409, "outcome_pending")
+
+
+async def test_a_request_that_a_busy_session_refused_may_be_sent_again():
+    model = Gate()
+    settings = Settings(session={"busy": "reject"})
+    async with served(Agent(model=model, settings=settings), settings=settings) as here:
+        holder = await here.server.begin(Caller(), AskBody(input="x", session_id="s"), None)
+        await model.waiting.wait()
+        ask = {"input": "y", "session_id": "s", "request_id": "r1"}
+        for _ in range(2):
+            status, body = await here.posted("/api/agent/chat", ask)
+            assert (status, body["error"]["kind"]) == (409, "busy")
+        model.open.set()
+        await here.server.chain(holder)
+        first, second = await here.posted("/api/agent/chat", ask), await here.posted("/api/agent/chat", ask)
+        assert first[0] == 200
+        assert first == second
+
+
+async def test_a_request_whose_run_waits_for_its_session_is_told_so_elsewhere(monkeypatch):
+    monkeypatch.setattr("agentflow.transports.server._PATIENCE", 0.0)
+    model, store = Gate(), InMemoryStore()
+    async with served(Agent(model=model, store=store)) as here, served(Agent(model=model, store=store)) as there:
+        await here.server.begin(Caller(), AskBody(input="x", session_id="s"), None)
+        await model.waiting.wait()
+        ask = AskBody(input="y", session_id="s")
+        waits = await here.server.begin(Caller(), ask, "r1")
+        assert await here.server.begin(Caller(), ask, "r1") == waits
+        with pytest.raises(OutcomePendingError):
+            await there.server.begin(Caller(), ask, "r1")
+        model.open.set()
+        await here.server.chain(waits)
+        assert await there.server.begin(Caller(), ask, "r1") == waits
+    await store.aclose()
 
 
 async def test_a_model_that_cannot_be_is_the_requests_fault_only_if_it_names_it():
