@@ -19,7 +19,7 @@ from agentflow.bus import EventBus
 from agentflow.chain import AgentChain
 from agentflow.chain.leases import LEASE_SECONDS
 from agentflow.chain.recovery import open_runs
-from agentflow.errors import AgentflowError, ConfigError, RunNotFoundError, StoreError
+from agentflow.errors import AgentflowError, ConfigError, OutcomePendingError, RunNotFoundError, StoreError
 from agentflow.event_log import PAGE, Reader
 from agentflow.events import InputEvent
 from agentflow.observability.overview import Overview
@@ -104,9 +104,9 @@ class Server:
         """Begin the run that is asked for, and give its id; with a `request_id` at most once, however often it is sent.
 
         The run goes on when the client leaves, for the grace. Raises `Refused`: 400 for what the agent does not take,
-        409 for a `request_id` that stands for another request, 503 while the server shuts down. Raises
-        `RateLimitedError` for more than the caller's key may have, and `OutcomePendingError` for what another process
-        begins. What could not begin, such as in a session that is busy, may be sent again with its `request_id`.
+        409 for a `request_id` that stands for another request or that another process is at, 503 while the server shuts
+        down. Raises `RateLimitedError` for more than the caller's key may have. What could not begin, such as in a
+        session that is busy, may be sent again with its `request_id`.
         """
         agent = self.agent(ask.agent)
         if request_id is None:
@@ -143,6 +143,9 @@ class Server:
             except AgentflowError:
                 await self.store.release_outcome(key, claim)
                 raise
+        except OutcomePendingError:
+            message = f"another process has begun with request_id {key.key!r}, or died over it; ask again in a while"
+            return Refused(409, "outcome_pending", message, {"Retry-After": str(RETRY_AFTER)})
         except AgentflowError as error:
             return error
         begun = Outcome(run_id=run_id, call_id=claim, tool=_BEGUN, result=fingerprint)

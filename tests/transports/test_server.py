@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from agentflow import Agent, InMemoryStore, Settings
-from agentflow.errors import ConfigError, OutcomePendingError, StoreError
+from agentflow.errors import ConfigError, StoreError
 from agentflow.events import EventType
 from agentflow.stores.base import OutcomeKey
 from agentflow.testing import ScriptedModel, call, run_virtual
@@ -144,7 +144,7 @@ async def test_a_request_whose_run_waits_for_its_session_is_told_so_elsewhere(mo
         ask = AskBody(input="y", session_id="s")
         waits = await here.server.begin(Caller(), ask, "r1")
         assert await here.server.begin(Caller(), ask, "r1") == waits
-        with pytest.raises(OutcomePendingError):
+        with pytest.raises(Refused, match="another process has begun with request_id 'r1'"):
             await there.server.begin(Caller(), ask, "r1")
         model.open.set()
         await here.server.chain(waits)
