@@ -38,6 +38,8 @@ A leaf's kind is unique within its branch and never changes: it is what `failed.
 `tool_error.error.kind` carry, so dashboards and clients may rely on it.
 """
 
+import copy
+
 
 class AgentflowError(Exception):
     """Root of the tree. `kind` is stable; `retryable` says whether the same call may succeed later."""
@@ -278,3 +280,16 @@ class RunCancelled(AgentflowError):  # noqa: N818  reads as the event it stands 
         super().__init__(message)
         self.reason = reason
         self.run_id = run_id
+
+
+def again(error: Exception) -> Exception:
+    """The same error, to be raised to one more: raised itself, it would keep alive all that it was ever raised through.
+
+    An error of somebody else's that cannot be copied is given as it is.
+    """
+    try:
+        told = copy.copy(error)
+    except Exception:  # noqa: BLE001  a foreign error may be made of anything
+        return error.with_traceback(None)
+    told.__cause__ = error.__cause__
+    return told

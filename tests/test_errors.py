@@ -1,7 +1,10 @@
 import inspect
+import weakref
+
+import pytest
 
 from agentflow import errors
-from agentflow.errors import AgentflowError, ModelStatusError, RunCancelled, RunFailed
+from agentflow.errors import AgentflowError, ModelStatusError, RateLimitedError, RunCancelled, RunFailed, again
 
 CLASSES = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, AgentflowError)]
 
@@ -68,3 +71,31 @@ def test_the_ends_of_a_run_carry_what_its_event_said():
     assert (str(failed), failed.kind, failed.run_id, failed.retryable) == ("no", "status", "r", True)
     stopped = RunCancelled("stopped", reason="timeout", run_id="r")
     assert (stopped.kind, stopped.reason, stopped.run_id) == ("cancelled", "timeout", "r")
+
+
+def test_an_error_that_is_raised_again_keeps_nothing_alive_that_it_went_through():
+    class Local:
+        pass
+
+    def one_more(error):
+        local = Local()
+        gone.append(weakref.ref(local))
+        raise again(error)
+
+    first, gone = RateLimitedError("full", retry_after=2.0), []
+    first.__cause__ = OSError("why")
+    for _ in range(2):
+        with pytest.raises(RateLimitedError, match="full") as caught:
+            one_more(first)
+        assert (caught.value.retry_after, caught.value.__cause__) == (2.0, first.__cause__)
+        del caught
+    assert [ref() for ref in gone] == [None, None]
+
+
+def test_a_foreign_error_that_cannot_be_copied_is_given_as_it_is():
+    class Odd(Exception):
+        def __init__(self, *, needed):
+            super().__init__("odd")
+
+    odd = Odd(needed=1)
+    assert again(odd) is odd

@@ -18,7 +18,7 @@ import msgspec
 
 from agentflow.chain.recovery import Past
 from agentflow.chain.runtime import RunInfo, Runtime
-from agentflow.errors import AgentflowError, InvalidTransition, LeaseLostError, StoreError, TransformError
+from agentflow.errors import AgentflowError, InvalidTransition, LeaseLostError, StoreError, TransformError, again
 from agentflow.events import (
     AgentEvent,
     CancelledEvent,
@@ -210,7 +210,7 @@ class Writer:
         """Return once there is an event after `after`, or the run has ended. Raises what stopped the writer."""
         while self.seq <= after and self.terminal is None:
             if self.broken is not None:
-                raise self.broken.with_traceback(None)
+                raise again(self.broken)
             await self._next_acceptance()
 
     async def accepted(self) -> None:
