@@ -177,3 +177,22 @@ async def test_a_time_limit_of_a_tool_that_hangs_passes_by_advance():
     assert (loop.time(), isinstance((await job)[0], TimeoutError)) == (31, True)
     release.set()
     pool.close()
+
+
+@pytest.mark.virtual_time
+async def test_time_waits_for_what_comes_late_over_a_socket_when_it_is_told_to():
+    loop = asyncio.get_running_loop()
+    loop.settle(5.0)
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    timer = threading.Timer(0.05, far.send, [b"x"])
+    timer.start()
+    try:
+        receiving = asyncio.ensure_future(loop.sock_recv(near, 1))  # noqa: TID251  beside a timer that is due long after
+        done, _ = await asyncio.wait([receiving], timeout=60)
+        assert [task.result() for task in done] == [b"x"]
+        assert loop.time() == 0.0
+    finally:
+        timer.join()
+        near.close()
+        far.close()

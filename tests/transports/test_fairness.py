@@ -118,6 +118,7 @@ class Sockets:
 
 @pytest.mark.parametrize("clients", [Streams(), Sockets()])
 async def test_fifty_of_two_hundred_stop_reading_and_cost_little_until_they_are_dropped_and_come_back(clients):
+    asyncio.get_running_loop().settle(0.06)
     async with served(Agent(model=talkative, tools=[lots])) as here, asyncio.TaskGroup() as group:
         dropped = asyncio.Event()
         stalled = {f"still{n}": None for n in range(STALLED)}
