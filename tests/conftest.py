@@ -28,8 +28,9 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-def pytest_collection_finish(session):
-    # What is there now stays: later collections, one per async test, need not look at it.
+@pytest.fixture(autouse=True, scope="module")
+def what_other_modules_have_left_is_not_looked_at_again():
+    """Collections, one per async test, need not go through what was imported and what caches hold."""
     gc.collect()
     gc.freeze()
 

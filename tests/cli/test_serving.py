@@ -307,5 +307,4 @@ def test_a_serving_process_is_stopped_by_the_garbage_collector_less_often_and_fo
         assert gc.get_freeze_count() > kept
         assert gc.get_threshold()[0] > before[0]
     finally:
-        gc.unfreeze()
         gc.set_threshold(*before)
