@@ -20,6 +20,14 @@ SAYS = {
         "You said 'Good morning'.",
         "You said 'Good night', and before that 'Good morning'.",
     ],
+    "limits.py": [
+        "1 Not now, please ask again later. the model was asked 1 times",
+        "2 Not now, please ask again later. the model was asked 2 times",
+        "3 Not now, please ask again later. the model was asked 2 times",
+        "kim has to wait: True",
+        "lee may ask: Not now, please ask again later.",
+        "[('model:custom', 'open')]",
+    ],
     "nested.py": [
         "desk -> billing {'input': 'Pay back A-17'}",
         "desk billing asks for refund {'order_id': 'A-17'}",
@@ -43,6 +51,12 @@ SAYS = {
         "Which order do you mean? ['A-17', 'A-18'] -> A-18",
         "Where shall it go? [] -> To Berlin",
         "A-18 goes to Berlin.",
+    ],
+    "serving.py": [
+        "approved: 202",
+        "tool_complete [success]",
+        "A-17 is paid back",
+        "final You have your money back.",
     ],
     "streaming_tool.py": [
         "tool: {'done': 1, 'total': 3, 'message': 'a.py'}",
