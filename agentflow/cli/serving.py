@@ -47,7 +47,8 @@ def serve(
         str | None,
         typer.Argument(
             metavar="MODULE:AGENT",
-            help="An Agent, or a list of them, in a module; without it one as the settings say.",
+            help="An Agent, or a list of them, in a module (its 'agent' if no name is given); without it one as the "
+            "settings say.",
             show_default=False,
         ),
     ] = None,
@@ -60,9 +61,10 @@ def serve(
 ) -> int:
     """Serve agents over HTTP, until SIGTERM or Ctrl-C.
 
-    Runs are kept in a file in your home unless memory.store says otherwise; those of a process that died are gone on
-    with. At the end runs get server.shutdown_grace, then they are cancelled. A second signal ends it at once. SIGHUP
-    reads the server's keys anew, and ends what belongs to keys that are gone.
+    Agents of a module keep their runs in the store that they were given, else in memory; without a module runs are kept
+    in a file in your home unless memory.store says otherwise. Those of a process that died are resumed. At the end runs
+    get server.shutdown_grace, then they are cancelled. A second signal ends it at once. SIGHUP reads the server's keys
+    anew, and ends what belongs to keys that are gone.
     """
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = Settings()

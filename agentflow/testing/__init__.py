@@ -1,6 +1,7 @@
 """What agentflow's own tests use, for the tests of those who build on it."""
 
 from agentflow.models.scripted import ScriptedModel, call
+from agentflow.testing import store_suite
 from agentflow.testing.clock import DeadlockError, VirtualTimeLoop, run_virtual
 from agentflow.testing.laws import LawError, assert_laws, check_laws
 from agentflow.testing.leaks import LeakCheck, LeakError
@@ -40,6 +41,7 @@ __all__ = [
     "recorded",
     "run_virtual",
     "status",
+    "store_suite",
     "text",
     "tool_calls",
 ]
