@@ -1,5 +1,6 @@
 """What the doctor says of pools, stores, limits, the server and telemetry, each as it really is."""
 
+import contextlib
 import shutil
 import sqlite3
 import tempfile
@@ -98,7 +99,8 @@ async def test_an_older_file_is_not_brought_up_to_date(home):
     db.close()
     ((level, text),) = await found("store", memory={"url": str(path)})
     assert (level, "its tables are of version 1" in text) == ("ok", True)
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (1,)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
 
 
 @pytest.mark.parametrize(
