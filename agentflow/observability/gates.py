@@ -81,7 +81,7 @@ class Gates:
         try:
             patience = self._wait if step.timeout is None else min(self._wait, step.timeout)
             grant = await self._limiter.acquire(self._needs(step), patience)
-        except BaseException:
+        except BaseException:  # refused, cancelled or broken: the breaker must not wait for it
             breaking("void", 0.0)
             raise
         return _Pass(grant, breaking)

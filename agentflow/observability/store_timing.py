@@ -56,7 +56,7 @@ class _Told:
             return
         try:
             self._record(name, seconds)
-        except Exception:
+        except Exception:  # whatever an exporter raises, no operation fails for it
             self._record = None
             logger.exception("the store is measured no more: what records its times has failed")
 

@@ -274,7 +274,7 @@ class SqliteFile:
         try:
             for setting in settings:
                 db.execute(f"PRAGMA {setting}")
-        except BaseException:
+        except BaseException:  # also a cancel: nobody else has it yet
             db.close()
             raise
         return db

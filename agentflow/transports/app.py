@@ -136,7 +136,7 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _refused(request, Refused(error.status, kind, error.reason, kept))
     except ConnectionError:
         return web.Response(status=499)  # nobody reads it
-    except Exception:
+    except Exception:  # a fault of ours: told as such, and the traceback is ours to read
         logger.exception("a request for %s %s failed", request.method, request.match_info.route.resource)
         return _refused(request, Refused(500, "internal", "the server failed; its log says why"))
 

@@ -57,7 +57,7 @@ class Quotas:
         place = await self._limiter.acquire(self._needs(caller, "concurrent", "tokens", tokens=0.0))
         try:
             chain = start()
-        except BaseException:
+        except BaseException:  # whatever it was, no run has the place
             place.release()
             raise
         if chain.run_id in self._runs:  # it has waited for this very message

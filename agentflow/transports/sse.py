@@ -243,7 +243,7 @@ async def _next(texts: AsyncIterator[str]) -> str | dict[str, str]:
         return simple_done()
     except AgentflowError as error:
         return simple_error(error.kind, str(error))
-    except Exception:
+    except Exception:  # an Observable of the user's may raise anything
         logger.exception("the answers of a response broke off")
         return simple_error("internal", "the answer broke off")
 

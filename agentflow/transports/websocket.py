@@ -233,7 +233,7 @@ class _Client:
             await self._refuse(name, error)
         except (_Close, ConnectionError):
             raise
-        except Exception:
+        except Exception:  # a fault of ours ends the command, not the socket
             logger.exception("a command failed")
             await self._refuse(name, _internal())
 
@@ -299,7 +299,7 @@ class _Client:
             await self._refuse(name, error, run_id=run_id)
         except (_Close, ConnectionError):
             raise
-        except Exception:
+        except Exception:  # nor do those of one run end the others on this socket
             logger.exception("the events of run %s break off", run_id)
             await self._refuse(name, _internal(), run_id=run_id)
 

@@ -70,7 +70,7 @@ class Mortal(FailingLog):
             result = await super()._pass_on(name, *args, **kwargs)
         if dies:
             asyncio.get_running_loop().left = 0
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # virtual: a dead process does nothing any more
         return result
 
 
@@ -138,7 +138,7 @@ def saying(*turns):
         for words in turn:
             if isinstance(words, str):
                 yield ModelChunk(text=words)
-                await asyncio.sleep(0.3)  # longer than the micro-batch's window: a delta of its own
+                await asyncio.sleep(0.3)  # virtual, and longer than the micro-batch's window: a delta of its own
         yield ModelChunk(calls=tuple(calls), finish_reason="tool_calls" if calls else "stop")
 
     return stream
